@@ -1,0 +1,1 @@
+"""Plan, generate, prove and measure cluster-persistent GPU kernels."""
