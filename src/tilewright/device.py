@@ -139,6 +139,8 @@ class Device:
     cta_turnover_cycles: float | None = _fact("cycles")
     cta_start_cycles: float | None = _fact("cycles")
     tile_overhead_cycles: float | None = _fact("cycles")
+    cluster_tile_cycles: float | None = _fact("cycles")
+    queue_fetch_cycles: float | None = _fact("cycles")
 
     def need(self, name: str, why: str) -> float:
         """The value of a fact that an answer cannot do without.

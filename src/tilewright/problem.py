@@ -14,17 +14,25 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tilewright.errors import BadInput, UnknownName
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
 MAX_GROUPS = 131_072
 """Groups or sequences in one problem. A grouped kernel searches their prefix sums per tile."""
+
+MAX_TILES = 10_000_000
+"""Tiles that a simulation takes; a million take about a second a scheduler."""
 
 MAX_EXTENT = 2**31 - 1
 """Largest extent along one axis: kernels index tiles with 32-bit signed integers."""
@@ -105,6 +113,11 @@ class Problem(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise _bad_input(type(self).__name__, error) from None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The problem from values of unknown types (a command line, JSON); checked like any other."""
+        return cls(**values)
 
 
 def _bad_input(problem: str, error: ValidationError) -> BadInput:
@@ -206,6 +219,7 @@ class Gemm(_Matmul):
         return self
 
     def groups(self) -> Groups:
+        """One GEMM, `batch` times."""
         one = np.ones(1, np.int64)
         return Groups(one * self.m, one * self.n, one * self.k, self.batch)
 
@@ -230,9 +244,13 @@ class GroupedGemm(_Matmul):
         _check_counts("counts", self.counts, zero_ok=True)
         needed, refused = ("k", "m") if self.grouped == "m" else ("m", "k")
         if getattr(self, needed) is None:
-            raise ValueError(f"grouped along {self.grouped} needs {needed}, the extent all groups share")
+            raise ValueError(
+                f"grouped along {self.grouped} needs {needed}, the extent all groups share"
+            )
         if getattr(self, refused) is not None:
-            raise ValueError(f"grouped along {self.grouped} takes {refused} from counts; leave {refused} out")
+            raise ValueError(
+                f"grouped along {self.grouped} takes {refused} from counts; leave {refused} out"
+            )
         for axis in {self.layout_a, self.layout_b}:
             if axis == self.grouped:  # groups are adjacent along this axis: each must start aligned
                 for count in sorted(set(self.counts)):
@@ -242,6 +260,7 @@ class GroupedGemm(_Matmul):
         return self
 
     def groups(self) -> Groups:
+        """A GEMM a group, empty ones included."""
         counts = np.asarray(self.counts, np.int64)
         same = np.ones_like(counts)
         if self.grouped == "m":
@@ -333,7 +352,9 @@ class TileList(Problem):
         values = np.asarray(costs, float)
         if not np.all(np.isfinite(values)) or np.any(values < 0):
             bad = int(np.flatnonzero(~np.isfinite(values) | (values < 0))[0])
-            raise ValueError(f"cost {values[bad]:g} of tile {bad} is not a finite number of at least 0")
+            raise ValueError(
+                f"cost {values[bad]:g} of tile {bad} is not a finite number of at least 0"
+            )
         if any(c < 1 for c in self.cluster_shape):
             raise ValueError(f"cluster_shape {self.cluster_shape} must be positive in each axis")
         return self
@@ -342,7 +363,8 @@ class TileList(Problem):
         """Tile costs in whole SM cycles."""
         if self.costs_cycles is not None:
             return np.rint(np.asarray(self.costs_cycles, float)).astype(np.int64)
-        return np.rint(np.asarray(self.costs_us, float) * clock_mhz).astype(np.int64)
+        in_cycles: NDArray[np.float64] = np.asarray(self.costs_us, float) * clock_mhz
+        return np.rint(in_cycles).astype(np.int64)
 
 
 Matmul = Gemm | GroupedGemm
@@ -385,7 +407,7 @@ def key_range(
 def _visible_keys(len_q: int, len_k: int, *, causal: bool, window: int | None) -> float:
     rows = np.arange(len_q, dtype=np.int64)
     low, high = key_range(rows, rows, len_q, len_k, causal=causal, window=window)
-    return float(np.sum(high - low))
+    return float((high - low).sum())
 
 
 def parse_integers(what: str, text: str) -> tuple[int, ...]:
@@ -401,21 +423,34 @@ def parse_integers(what: str, text: str) -> tuple[int, ...]:
     return tuple(int(x) for x in numbers)
 
 
+_EQUAL_TILES = re.compile(r"(\d+)x(\d+(?:\.\d+)?)(us)?")
+
+
 def parse_costs(path: str) -> dict[str, tuple[float, ...]]:
-    """Tile costs from a CSV with one column named cost_cycles or cost_us.
+    """Tile costs from a CSV with one column named cost_cycles or cost_us, or "1024x91669": equal tiles.
+
+    Inline costs are cycles, or microseconds with a trailing us ("1024x49.4us").
 
     Returns:
         keyword arguments for `TileList`: costs_cycles or costs_us.
     Raises:
         BadInput: an unreadable file, another header, or an entry that is not a number.
     """
+    if equal := _EQUAL_TILES.fullmatch(path):
+        count, cost, us = equal.groups()
+        if int(count) > MAX_TILES:
+            raise BadInput(
+                f"{count} tiles; at most {MAX_TILES} are simulated",
+                given=count,
+                allowed=str(MAX_TILES),
+                nearest=str(MAX_TILES),
+            )
+        return {"costs_us" if us else "costs_cycles": (float(cost),) * int(count)}
     column, numbers = _parse_numbers("costs", path, column=("cost_cycles", "cost_us"))
     return {column.replace("cost_", "costs_"): tuple(numbers)}
 
 
-def _parse_numbers(
-    what: str, text: str, column: tuple[str, ...] | None
-) -> tuple[str, list[float]]:
+def _parse_numbers(what: str, text: str, column: tuple[str, ...] | None) -> tuple[str, list[float]]:
     inline = column is None and not text.endswith((".csv", ".json", ".txt"))
     content = text if inline else _read(what, text)
     if content.lstrip().startswith("["):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tilewright.errors import BadInput, NoFit, Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tilewright.device import Device
 
@@ -108,7 +108,8 @@ def ctas_per_sm(cta: CtaResources, device: Device) -> Limit:
     ]
     if cta.tmem_columns:
         limits.append(Limit(_tmem_ctas(cta, device), "TMEM"))
-    return min(limits, key=lambda limit: limit.ctas)
+    least = min(limit.ctas for limit in limits)
+    return Limit(least, ", ".join(limit.limited_by for limit in limits if limit.ctas == least))
 
 
 def _tmem_ctas(cta: CtaResources, device: Device) -> int:
@@ -118,13 +119,13 @@ def _tmem_ctas(cta: CtaResources, device: Device) -> int:
 
 
 def _check_one_fits(cta: CtaResources, device: Device) -> None:
-    checks = [
-        ("threads", cta.threads, device.threads_per_cta_max, ""),
-        ("bytes of shared memory", cta.smem_bytes, device.smem_per_cta_max_bytes, ""),
-        ("registers a thread", cta.regs, device.regs_per_thread_max, ""),
-        ("TMEM columns", cta.tmem_columns, device.tmem_columns or 0, ""),
-    ]
-    for what, given, allowed, _ in checks:
+    checks = (
+        ("threads", cta.threads, device.threads_per_cta_max),
+        ("bytes of shared memory", cta.smem_bytes, device.smem_per_cta_max_bytes),
+        ("registers a thread", cta.regs, device.regs_per_thread_max),
+        ("TMEM columns", cta.tmem_columns, device.tmem_columns or 0),
+    )
+    for what, given, allowed in checks:
         if given > allowed:
             raise NoFit(
                 f"a CTA with {given} {what} fits nowhere: {device.name} allows {allowed}",
@@ -260,7 +261,9 @@ def _busy(device: Device, busy_sms: int, sm_budget: int | None) -> int:
         )
     if not 0 <= busy_sms <= total:
         raise BadInput(
-            f"{busy_sms} busy SMs: {device.name} has {total}", given=busy_sms, allowed=f"0 to {total}"
+            f"{busy_sms} busy SMs: {device.name} has {total}",
+            given=busy_sms,
+            allowed=f"0 to {total}",
         )
     return min(total, busy_sms + (total - sm_budget if sm_budget is not None else 0))
 
@@ -312,9 +315,7 @@ def _sms_used(device: Device, slots: int, size: int, resident: int) -> int:
     """SMs that hold at least one CTA: each cluster takes `size` distinct SMs of a GPC first."""
     if device.gpc_sms is None or size == 1:
         return min(device.sm_count, resident * size)
-    usable = sum(
-        min(sms, (slots * sms // size) * size) for sms in device.gpc_sms if sms >= size
-    )
+    usable = sum(min(sms, (slots * sms // size) * size) for sms in device.gpc_sms if sms >= size)
     return min(usable, resident * size)
 
 
@@ -336,7 +337,7 @@ def busy_bounds(
 
 
 def _spread(
-    sofar: Mapping[int, int], held: Sequence[int], busy_sms: int, choose: type[max] | type[min]
+    sofar: Mapping[int, int], held: Sequence[int], busy_sms: int, choose: Callable[[int, int], int]
 ) -> dict[int, int]:
     out: dict[int, int] = {}
     for before, clusters in sofar.items():
@@ -362,10 +363,10 @@ def unknown_topology_bounds(
         next_low, next_high = dict(low), dict(high)
         for sms in range(SMS_PER_TPC, gpc_sms_max + 1, SMS_PER_TPC):
             held = slots * sms // cluster_size if sms >= cluster_size else 0
-            for before in low:
+            for before, fewest in low.items():
                 after = before + sms
                 if after <= total:
-                    next_low[after] = min(next_low.get(after, 1 << 60), low[before] + held)
+                    next_low[after] = min(next_low.get(after, 1 << 60), fewest + held)
                     next_high[after] = max(next_high.get(after, -1), high[before] + held)
         low, high = next_low, next_high
     if total not in low:  # more SMs than the assumed number of groups can hold
@@ -496,7 +497,9 @@ def check_cluster_chain(
 def describe_groups(gpc_sms: Sequence[int]) -> str:
     """GPC sizes in short: "20x3, 18x4, 10, 2x3"."""
     counts = Counter(gpc_sms)
-    return ", ".join(f"{sms}x{n}" if n > 1 else f"{sms}" for sms, n in sorted(counts.items(), reverse=True))
+    return ", ".join(
+        f"{sms}x{n}" if n > 1 else f"{sms}" for sms, n in sorted(counts.items(), reverse=True)
+    )
 
 
 def _round_up(value: int, step: int) -> int:

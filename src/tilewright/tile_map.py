@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from tilewright.errors import BadInput
-from tilewright.mma import Shape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tilewright.mma import Shape
     from tilewright.problem import Groups
 
 Along = Literal["m", "n"]
@@ -92,7 +92,9 @@ class TileMap:
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """Linear id of each group's first cluster, and the total at the end."""
-        return np.concatenate([[0], np.cumsum(np.tile(self.m_tiles * self.n_tiles, self.groups.repeat))])
+        return np.concatenate(
+            [[0], np.cumsum(np.tile(self.m_tiles * self.n_tiles, self.groups.repeat))]
+        )
 
     @property
     def num_tiles(self) -> int:

@@ -55,7 +55,7 @@ WARPGROUP = 128
 CLUSTER_SHAPES: tuple[tuple[int, int, int], ...] = tuple(
     (x, y, 1) for x, y in product((1, 2, 4, 8, 16), repeat=2) if x * y <= 16
 )
-TILE_N: tuple[int, ...] = (32, 64, 96, 128, 160, 192, 224, 256)
+TILE_N: tuple[int, ...] = tuple(range(16, 257, 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,9 @@ def make_tiling(
             nearest=f"({x + 1}, {y}, {z})",
         )
     if z != 1:
-        raise BadInput(f"cluster {cluster_shape}: a matrix product uses x (along M) and y (along N) only")
+        raise BadInput(
+            f"cluster {cluster_shape}: a matrix product uses x (along M) and y (along N) only"
+        )
     smem = _smem_plan(mma, tile, out_bytes)
     most = (device.smem_per_cta_max_bytes - smem.fixed_bytes) // smem.stage_bytes
     stages = min(STAGES_MAX, most) if num_stages is None else num_stages

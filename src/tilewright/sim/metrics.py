@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tilewright.sim.run import Run
 
 
@@ -49,55 +51,33 @@ def metrics(run: Run, clock_mhz: float) -> Metrics:
     """The metrics of a run at an SM clock.
 
     Args:
+        run: a finished run.
         clock_mhz: cycles a microsecond.
     """
     workers = int(run.usable.sum())
-    work = int(run.costs_cycles.sum())
-    longest = int(run.costs_cycles.max(initial=0))
-    bounds = {
-        "bound_work_us": work / max(workers, 1) / clock_mhz,
-        "bound_tile_us": longest / clock_mhz,
-        "workers": workers,
-    }
     makespan = run.makespan_cycles
-    if not makespan:
-        return Metrics(
-            **_NOTHING, tiles_max=_most(run), tiles_min=0, **bounds  # type: ignore[arg-type]
-        )
+    work = int(run.costs_cycles.sum())
     tiles = np.bincount(run.slot, minlength=run.slots)
     busy = np.bincount(run.slot, weights=run.end_cycles - run.start_cycles, minlength=run.slots)
     finish = _finish(run)
-    ran = tiles > 0
-    tail = run.last_end_cycles - int(finish[run.usable].min())
+    tail = run.last_end_cycles - int(finish[run.usable].min(initial=run.last_end_cycles))
     squares = float(np.square(busy).sum())
     return Metrics(
         makespan_us=makespan / clock_mhz,
-        efficiency=work / (workers * makespan),
+        efficiency=work / (workers * makespan) if makespan else 1.0,
         tail_us=tail / clock_mhz,
-        tail_fraction=tail / makespan,
-        fairness=float(busy.sum()) ** 2 / (workers * squares),
-        drift_us=int(np.ptp(finish[ran])) / clock_mhz,
-        tiles_max=_most(run),
-        tiles_min=int(tiles[run.usable].min()),
-        **bounds,  # type: ignore[arg-type]
+        tail_fraction=tail / makespan if makespan else 0.0,
+        fairness=float(busy.sum()) ** 2 / (workers * squares) if squares else 1.0,
+        drift_us=int(np.ptp(finish[tiles > 0])) / clock_mhz if len(run.tile) else 0.0,
+        tiles_max=int(tiles.max()),
+        tiles_min=int(tiles[run.usable].min(initial=int(tiles.max()))),
+        bound_work_us=work / max(workers, 1) / clock_mhz,
+        bound_tile_us=int(run.costs_cycles.max(initial=0)) / clock_mhz,
+        workers=workers,
     )
 
 
-_NOTHING = {
-    "makespan_us": 0.0,
-    "efficiency": 1.0,
-    "tail_us": 0.0,
-    "tail_fraction": 0.0,
-    "fairness": 1.0,
-    "drift_us": 0.0,
-}
-
-
-def _most(run: Run) -> int:
-    return int(np.bincount(run.slot, minlength=1).max())
-
-
-def _finish(run: Run) -> np.ndarray:
+def _finish(run: Run) -> NDArray[np.int64]:
     """The last end in each slot; the first start of the run where nothing ran."""
     finish = np.full(run.slots, run.first_start_cycles, dtype=np.int64)
     np.maximum.at(finish, run.slot, run.end_cycles)

@@ -11,9 +11,7 @@ from typing import Literal, get_args
 
 from tilewright.errors import BadInput
 
-Scheduler = Literal[
-    "single_tile", "static", "static_blocked", "dynamic_atomic", "clc", "stream_k"
-]
+Scheduler = Literal["single_tile", "static", "static_blocked", "dynamic_atomic", "clc", "stream_k"]
 SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)
 
 Order = Literal["given", "longest-first"]

@@ -10,26 +10,24 @@ but not before `ready[slot]`, and opens the slot `exit_gap` cycles after the wor
 
 from __future__ import annotations
 
-from collections import deque
-from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tilewright.sim.foreign import Foreign
-    from tilewright.sim.model import Clc, Disturbance, Overheads
+    from tilewright.sim.model import Overheads
 
 DONE = -1
 
 
 class Request(NamedTuple):
-    """One CLC request: granted when `item` is not -1. The coordinates of a declined one mean nothing."""
+    """One CLC request, the `number`-th of its worker; granted when `item` is not -1."""
 
     time_cycles: int
     slot: int
     worker: int
-    index: int
+    number: int
     item: int
 
 
@@ -38,6 +36,7 @@ class Policy(Protocol):
 
     lead: list[int]
     ready: list[int]
+    requests: list[Request]
     trail: int
     launch_delay: int
     exit_gap: int
@@ -55,6 +54,7 @@ class Assigned:
     def __init__(self, slots: int, shares: Sequence[range], overheads: Overheads) -> None:
         self.lead = [0] * slots
         self.ready = [0] * slots
+        self.requests: list[Request] = []
         self.trail = 0
         self.launch_delay = overheads.prologue_cycles
         self.exit_gap = overheads.turnover_cycles
@@ -82,6 +82,7 @@ class Counter:
     def __init__(self, slots: int, items: int, workers: int, overheads: Overheads) -> None:
         self.lead = [overheads.fetch_cycles] * slots
         self.ready = [0] * slots
+        self.requests: list[Request] = []
         self.trail = 0
         self.launch_delay = overheads.prologue_cycles
         self.exit_gap = overheads.turnover_cycles
@@ -109,6 +110,7 @@ class OneEach:
     ) -> None:
         self.lead = [overheads.prologue_cycles] * slots
         self.ready = [0] * slots
+        self.requests: list[Request] = []
         self.trail = overheads.turnover_cycles
         self.launch_delay = 0
         self.exit_gap = 0
@@ -127,99 +129,3 @@ class OneEach:
             return DONE
         self._next = item + 1
         return item
-
-
-class LaunchControl:
-    """Cluster launch control: the grid covers all items and workers cancel pending clusters.
-
-    A request claims the first pending cluster when it is issued; the response takes the latency.
-    A declined worker stops asking, runs what it holds and exits; what is still pending launches
-    into the slots that open, and such a cluster asks like any other.
-    """
-
-    def __init__(
-        self,
-        slots: int,
-        items: int,
-        overheads: Overheads,
-        clc: Clc,
-        disturbance: Disturbance,
-        waiting: Sequence[Foreign],
-        *,
-        record: bool,
-    ) -> None:
-        self.lead = [0] * slots
-        self.ready = [0] * slots
-        self.trail = 0
-        self.launch_delay = overheads.prologue_cycles
-        self.exit_gap = overheads.turnover_cycles
-        self.requests: list[Request] | None = [] if record else None
-        self._latency = overheads.clc_latency_cycles
-        self._ahead = clc.ahead
-        self._items = items
-        self._next = 0
-        self._held: list[deque[tuple[int, int]]] = [deque() for _ in range(slots)]
-        self._asking = [False] * slots
-        self._asked = [0] * slots
-        self._worker = [DONE] * slots
-        self._launched = 0
-        self._waiting = waiting
-        self._why_not = disturbance
-        self._random = Random(disturbance.seed)  # noqa: S311 (a simulation)
-        self._calm = not (
-            disturbance.declined
-            or disturbance.decline_probability
-            or disturbance.decline_windows
-            or disturbance.priority
-            or record
-        )
-
-    def launch(self, slot: int, now: int) -> int:
-        """Launch the first pending cluster; its item is its own, with no request."""
-        if self._next >= self._items:
-            return DONE
-        self._held[slot].append((self._next, now))
-        self._next += 1
-        self._asking[slot] = True
-        self._asked[slot] = 0
-        self.lead[slot] = 0
-        worker = self._worker[slot] = self._launched
-        self._launched = worker + 1
-        return worker
-
-    def take(self, slot: int, now: int) -> int:
-        """Run the oldest claim, and ask for more where the settings say so."""
-        held = self._held[slot]
-        if not held and self._asking[slot]:  # only when nothing is held ahead: ask now, then wait
-            self._ask(slot, now)
-            self.lead[slot] = self._latency
-        if not held:
-            return DONE
-        item = held.popleft()[0]
-        while len(held) < self._ahead and self._asking[slot]:
-            self._ask(slot, now)
-        self.ready[slot] = held[0][1] if held else 0
-        return item
-
-    def _ask(self, slot: int, now: int) -> None:
-        granted = self._next < self._items and (self._calm or self._is_granted(slot, now))
-        item = DONE
-        if granted:
-            item = self._next
-            self._next = item + 1
-            self._held[slot].append((item, now + self._latency))
-        else:
-            self._asking[slot] = False
-        if self.requests is not None:
-            self.requests.append(Request(now, slot, self._worker[slot], self._asked[slot], item))
-        self._asked[slot] += 1
-
-    def _is_granted(self, slot: int, now: int) -> bool:
-        why = self._why_not
-        chance = why.decline_probability
-        return not (
-            any(foreign.has_priority for foreign in self._waiting)
-            or (self._worker[slot], self._asked[slot]) in why.declined
-            or any(begin <= now < end for begin, end in why.decline_windows)
-            or (chance and self._random.random() < chance)
-        )

@@ -68,14 +68,13 @@ class Run:
 
     Attributes:
         costs_cycles: the tiles' costs as they were given, in the order given.
-        launches, exits: of workers; empty for `single_tile`, where each row is both.
+        launches, exits: of workers; for `single_tile` only when the run was recorded.
         requests: CLC requests, only when the run was recorded.
         holds: slots in foreign hands.
     """
 
     scheduler: Scheduler
     slots: int
-    prologue_cycles: int
     costs_cycles: NDArray[np.int64]
     tile: NDArray[np.int64]
     slot: NDArray[np.int64]
@@ -116,7 +115,8 @@ class Run:
         horizon = self.last_end_cycles + 1
         entered = by_slot[:, 1] * horizon + np.minimum(by_slot[:, 0], horizon - 1)
         rows = self.slot * horizon + self.start_cycles
-        return by_slot[np.searchsorted(entered, rows, side="right") - 1, 2]
+        found: NDArray[np.int64] = by_slot[np.searchsorted(entered, rows, side="right") - 1, 2]
+        return found
 
     @cached_property
     def usable(self) -> NDArray[np.bool_]:
@@ -134,12 +134,15 @@ class Run:
 
         Made as they are read: a million tiles cost no memory until then.
         """
-        columns = [self._rows("tile_start", self.start_cycles), self._rows("tile_end", self.end_cycles)]
+        columns = [
+            self._rows("tile_start", self.start_cycles),
+            self._rows("tile_end", self.end_cycles),
+        ]
         columns.append(self._small_events())
         rows = np.concatenate(columns)
         kinds = tuple(_RANK)
         for time, rank, slot, worker, tile in rows[np.lexsort(rows.T[[2, 1, 0]])]:
-            yield Event(int(time), kinds[rank], int(slot), int(worker), int(tile))  # type: ignore[arg-type]
+            yield Event(int(time), kinds[rank], int(slot), int(worker), int(tile))
 
     def _rows(self, kind: EventKind, times: NDArray[np.int64]) -> NDArray[np.int64]:
         rank = np.full(len(times), _RANK[kind], dtype=np.int64)

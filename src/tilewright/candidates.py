@@ -1,0 +1,286 @@
+"""Candidates: tilings of a matrix product with what each would take, the best of each class first.
+
+Three classes, from simple to involved: `single` (one CTA, no cluster), `cluster` (several CTAs share
+operands by multicast), `pair` (two CTAs issue one MMA; perhaps more share beyond the pair). A class is
+searched in order of a lower bound, the tensor cores alone, and the search ends when the bound passes
+the best time found: most tilings are never costed.
+
+With `swap_ab` the kernel computes the transposed product, so that a short M lies along the instruction's
+finer N. Everything about a swapped candidate is in the kernel's frame: its M is the problem's N.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from tilewright.cost import TileCost, tile_cost
+from tilewright.problem import GroupedGemm, Groups
+from tilewright.residency import CtaResources, Residency, find_residency
+from tilewright.tile_map import Raster, TileMap
+from tilewright.tiling import Tiling, fitting_tilings
+from tilewright.traffic import (
+    OperandReads,
+    Traffic,
+    UniqueGroups,
+    best_raster,
+    find_traffic,
+    unique_groups,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+    from tilewright.device import Device
+    from tilewright.problem import Matmul
+
+Class = Literal["single", "cluster", "pair"]
+CLASSES: tuple[Class, ...] = ("single", "cluster", "pair")
+
+SWAP_GAIN = 0.05
+"""A transposed product needs a transposing epilogue; it must gain this much. Kind: assumed."""
+
+
+class Busy(NamedTuple):
+    """SMs that the kernel cannot have: held by foreign kernels, or outside its budget."""
+
+    busy_sms: int = 0
+    sm_budget: int | None = None
+
+
+NOT_BUSY = Busy()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tiling and what it would take on a device.
+
+    Attributes:
+        groups: the GEMMs in the kernel's frame (swapped if `swap_ab`).
+        active_sms: SMs that hold a CTA while the machine is full.
+        single_tile_cycles, persistent_cycles: estimated time of the launch, without launch latency.
+    """
+
+    problem: Matmul
+    tiling: Tiling
+    swap_ab: bool
+    groups: Groups
+    raster: Raster
+    residency: Residency
+    traffic: Traffic
+    cost: TileCost
+    active_sms: int
+    single_tile_cycles: float
+    persistent_cycles: float
+
+    @property
+    def cycles(self) -> float:
+        """The better of the two."""
+        return min(self.single_tile_cycles, self.persistent_cycles)
+
+    @property
+    def tile_map(self) -> TileMap:
+        """Which cluster does which tile."""
+        return TileMap(self.groups, self.tiling.cta_tile, self.tiling.cluster_shape, self.raster)
+
+    def tile_cycles(self, *, persistent: bool) -> NDArray[np.float64]:
+        """Cycles of every cluster tile in launch order."""
+        steps = self.tile_map.tile_k_steps()
+        values, index = np.unique(steps, return_inverse=True)
+        each = self.cost.persistent if persistent else self.cost.alone
+        return np.array([each(float(s)) for s in values])[index]
+
+
+class Candidates:
+    """All candidates of a problem on a device; costed when asked for."""
+
+    def __init__(
+        self,
+        problem: Matmul,
+        device: Device,
+        *,
+        busy: Busy = NOT_BUSY,
+        allow: Callable[[Tiling], bool] = lambda _: True,
+        allow_swap: bool = True,
+    ) -> None:
+        self.problem = problem
+        self.device = device
+        self._busy = busy
+        self._tilings = [
+            t for t in fitting_tilings(problem.dtype, problem.out_bytes, device) if allow(t)
+        ]
+        self._frames = [(False, problem.groups())]
+        ragged_k = isinstance(problem, GroupedGemm) and problem.grouped == "k"
+        if allow_swap and not ragged_k:
+            self._frames.append((True, _swapped(problem.groups())))
+        self._uniques = {swap: unique_groups(groups) for swap, groups in self._frames}
+        self._residencies: dict[tuple[CtaResources, int], Residency] = {}
+
+    def best(self, kind: Class) -> Candidate | None:
+        """The fastest of a class; None when the device or the problem admits none.
+
+        The swapped frame must beat the plain one by `SWAP_GAIN`.
+        """
+        found = [self._best_in_frame(kind, swap=swap) for swap, _ in self._frames]
+        plain = found[0]
+        swapped = found[1] if len(found) > 1 else None
+        if plain is None or swapped is None:
+            return plain or swapped
+        return swapped if swapped.cycles * (1 + SWAP_GAIN) < plain.cycles else plain
+
+    def _best_in_frame(self, kind: Class, *, swap: bool) -> Candidate | None:
+        bounded = sorted(self._bounds(kind, swap=swap), key=lambda entry: entry[0])
+        best: Candidate | None = None
+        for bound, tiling, residency in bounded:
+            if best is not None and bound >= best.cycles:
+                break
+            candidate = self.evaluate(tiling, swap_ab=swap, residency=residency)
+            if best is None or _better(candidate, best):
+                best = candidate
+        return best
+
+    def _bounds(self, kind: Class, *, swap: bool) -> Iterable[tuple[float, Tiling, Residency]]:
+        """Each tiling of the class with the cycles that its MMAs alone take."""
+        unique = self._uniques[swap]
+        rate = (self.device.tensor_rate(self.problem.dtype) or 1.0) * (
+            self.device.tensor_efficiency or 1.0
+        )
+        for tiling in self._tilings:
+            if class_of(tiling) != kind:
+                continue
+            residency = self._residency(tiling)
+            if residency.resident_clusters == 0:
+                continue
+            clusters, steps = _cluster_tiles(unique, tiling)
+            work = float((clusters * steps).sum())
+            longest = float(steps.max()) if len(steps) else 0.0
+            rounds = max(
+                work / residency.resident_clusters,
+                math.ceil(float(clusters.sum()) / residency.resident_clusters) * float(steps.min())
+                if len(steps)
+                else 0.0,
+                longest,
+            )
+            m, n, k = tiling.cta_tile
+            yield rounds * 2.0 * m * n * k / rate, tiling, residency
+
+    def _residency(self, tiling: Tiling) -> Residency:
+        key = tiling.resources, tiling.cluster_size
+        if key not in self._residencies:
+            self._residencies[key] = find_residency(
+                *key,
+                self.device,
+                busy_sms=self._busy.busy_sms,
+                sm_budget=self._busy.sm_budget,
+            )
+        return self._residencies[key]
+
+    def evaluate(
+        self,
+        tiling: Tiling,
+        *,
+        swap_ab: bool = False,
+        residency: Residency | None = None,
+        device: Device | None = None,
+    ) -> Candidate:
+        """Cost one tiling, perhaps on a variation of the device."""
+        device = device or self.device
+        unique = self._uniques[swap_ab]
+        residency = residency or self._residency(tiling)
+        resident = max(residency.resident_clusters, 1)
+        raster, reads = best_raster(self.problem, tiling, resident, device, unique)
+        return self._cost(tiling, residency, raster, reads, device, swap_ab=swap_ab)
+
+    def _cost(
+        self,
+        tiling: Tiling,
+        residency: Residency,
+        raster: Raster,
+        reads: OperandReads,
+        device: Device,
+        *,
+        swap_ab: bool,
+    ) -> Candidate:
+        unique = self._uniques[swap_ab]
+        resident = max(residency.resident_clusters, 1)
+        traffic = find_traffic(self.problem, tiling, resident, reads, unique)
+        clusters, steps = _cluster_tiles(unique, tiling)
+        count = float(clusters.sum())
+        in_flight_ctas = min(count, resident) * tiling.cluster_size
+        active = int(min(residency.sms_used, max(in_flight_ctas, 1)))
+        cost = tile_cost(
+            self.problem,
+            tiling,
+            traffic,
+            active_sms=active,
+            ctas_per_sm=max(1, math.ceil(in_flight_ctas / max(residency.sms_used, 1))),
+            device=device,
+        )
+        candidate = Candidate(
+            self.problem, tiling, swap_ab, dict(self._frames)[swap_ab], raster, residency, traffic, cost,
+            active, 0.0, 0.0,
+        )  # fmt: skip
+        turnover = device.cta_turnover_cycles or 0.0
+        alone = _rounds(clusters, steps, resident, lambda s: cost.alone(s) + turnover)
+        busy = _rounds(clusters, steps, resident, cost.persistent)
+        return replace(
+            candidate,
+            single_tile_cycles=max(alone - turnover, 0.0),
+            persistent_cycles=busy + cost.fill_cycles + cost.epilogue_cycles if count else 0.0,
+        )
+
+
+def class_of(tiling: Tiling) -> Class:
+    """Which of the three classes a tiling belongs to."""
+    if tiling.cta_group == 2:
+        return "pair"
+    return "cluster" if tiling.cluster_size > 1 else "single"
+
+
+def _better(a: Candidate, b: Candidate) -> bool:
+    """Faster by half a per cent, or as fast with the smaller cluster and the larger tile."""
+    if abs(a.cycles - b.cycles) > 0.005 * b.cycles:
+        return a.cycles < b.cycles
+    size_a, size_b = a.tiling.cluster_size, b.tiling.cluster_size
+    tile_a, tile_b = (c.tiling.cta_tile.m * c.tiling.cta_tile.n for c in (a, b))
+    return (size_a, -tile_a, a.cycles) < (size_b, -tile_b, b.cycles)
+
+
+def _swapped(groups: Groups) -> Groups:
+    return Groups(groups.n, groups.m, groups.k, groups.repeat)
+
+
+def _cluster_tiles(
+    unique: UniqueGroups, tiling: Tiling
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Cluster tiles and stages of each distinct group."""
+    tile_m, tile_n, tile_k = tiling.cluster_tile
+    clusters = np.ceil(unique.m / tile_m) * np.ceil(unique.n / tile_n) * unique.times
+    return clusters, np.ceil(unique.k / tile_k)
+
+
+def _rounds(
+    clusters: NDArray[np.float64],
+    steps: NDArray[np.float64],
+    resident: int,
+    cycles: Callable[[float], float],
+) -> float:
+    """Cycles to do all tiles on `resident` slots: whole rounds where tiles are equal.
+
+    Unequal tiles (groups ragged along K) take their mean load and half of the longest; the simulator
+    replaces this estimate for the candidate that is chosen.
+    """
+    if len(clusters) == 0:
+        return 0.0
+    costs = np.array([cycles(float(s)) for s in steps])
+    count = float(clusters.sum())
+    if costs.max() - costs.min() <= 1e-9 * costs.max():
+        return math.ceil(count / resident) * float(costs[0])
+    return max(
+        float(costs.max()), float((clusters * costs).sum()) / resident + 0.5 * float(costs.max())
+    )

@@ -1,0 +1,83 @@
+"""A draft: all that a plan needs to know about one kind of problem, before it is written out.
+
+`matmul`, `attention_plan` and `tiles_plan` each make one; `plan` turns any of them into a `Plan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tilewright.candidates import NOT_BUSY, Busy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tilewright.bound import BoundCandidate, Roofline
+    from tilewright.decide import Decision, Flip
+    from tilewright.evidence import Evidence
+    from tilewright.mma import Shape
+    from tilewright.plan_model import Check, OptionRow
+    from tilewright.protocol import Protocol
+    from tilewright.residency import CtaResources, Residency
+    from tilewright.tile_map import TileMap
+    from tilewright.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user fixes.
+
+    Attributes:
+        cluster_shape, cta_group, tile: only tilings that have exactly this; `tile` is (m, n) of a CTA.
+        busy: SMs that foreign kernels hold or a budget takes away.
+        allow_swap: a transposed product may be planned.
+        clc_depth: requests that a CLC worker keeps ahead.
+    """
+
+    cluster_shape: tuple[int, int, int] | None = None
+    cta_group: int | None = None
+    tile: tuple[int, int] | None = None
+    busy: Busy = NOT_BUSY
+    allow_swap: bool = True
+    clc_depth: int = 1
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One problem on one device, decided.
+
+    Attributes:
+        work: tiles and slots of the chosen option.
+        main_cycles: main-loop cycles of all tiles.
+        resources: of one CTA of the chosen kernel.
+        tile_map, traffic: tables ready to print.
+        tiles: the map itself, where the problem is a matrix product.
+        used_facts: device facts used -> for what.
+        experiments: commands that compare the chosen option with the next best.
+    """
+
+    decision: Decision
+    work: Work
+    main_cycles: float
+    resources: CtaResources
+    residency: Residency
+    cluster_shape: tuple[int, int, int]
+    cta_group: int
+    tile: Shape | None
+    pair_tile: Shape | None
+    num_stages: int | None
+    raster: str | None
+    swap_ab: bool
+    bound: list[BoundCandidate]
+    roofline: Roofline | None
+    flips: list[Flip]
+    options: list[OptionRow]
+    traffic: dict[str, Any]
+    tile_map: dict[str, Any]
+    protocol: Protocol
+    used_facts: Mapping[str, str]
+    derived: list[Evidence]
+    experiments: list[Check]
+    notes: list[str] = field(default_factory=list)
+    tiles: TileMap | None = None

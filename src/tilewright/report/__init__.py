@@ -1,0 +1,1 @@
+"""Views over a plan and its simulations. They read; nothing here decides."""

@@ -1,0 +1,167 @@
+"""Documents of the smaller commands: residency, simulate, devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.report.document import Block, Bullets, Heading, Paragraph, Table
+from tilewright.residency import CtaResources, Residency, describe_groups, find_residency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tilewright.device import Device
+    from tilewright.launch import Simulation
+
+
+def residency_rows(
+    cta: CtaResources,
+    sizes: Sequence[int],
+    device: Device,
+    *,
+    busy_sms: int = 0,
+    sm_budget: int | None = None,
+    nonportable: bool = True,
+) -> list[Residency]:
+    """One row a cluster size. A range that runs past what the device has stops there."""
+    most = max(device.cluster_size_max, 1)
+    within = [size for size in sizes if size <= most] or list(sizes)
+    return [
+        find_residency(
+            cta, size, device, busy_sms=busy_sms, sm_budget=sm_budget, nonportable=nonportable
+        )
+        for size in within
+    ]
+
+
+def residency_document(
+    rows: Sequence[Residency], cta: CtaResources, device: Device
+) -> Iterator[Block]:
+    """The rows, where the topology comes from, and the attribute that large clusters need."""
+    yield Heading(
+        f"Residency on {device.product}: {cta.threads} threads, {cta.smem_bytes} bytes of shared memory, "
+        f"{cta.regs} registers"
+    )
+    yield Table(
+        ("cluster", "clusters resident", "CTAs an SM", "SMs used", "attribute", "limited by"),
+        tuple(
+            (
+                str(r.cluster_size),
+                str(r.resident_clusters)
+                if r.resident_clusters == r.resident_clusters_max
+                else f"{r.resident_clusters} to {r.resident_clusters_max}",
+                str(r.ctas_per_sm),
+                str(r.sms_used),
+                "" if r.portable else "non-portable",
+                r.limited_by,
+            )
+            for r in rows
+        ),
+        frozenset({0, 2, 3}),
+    )
+    decides = sorted({r.decides for r in rows if r.decides})
+    if decides:
+        yield Bullets(tuple(f"decided by {what}" for what in decides))
+    if any(not r.portable for r in rows):
+        yield Paragraph(
+            f"Sizes over {device.cluster_size_portable_max} need "
+            "cudaFuncAttributeNonPortableClusterSizeAllowed; without it the launch fails with "
+            "cudaErrorInvalidClusterSize."
+        )
+    yield _topology(device)
+
+
+def _topology(device: Device) -> Paragraph:
+    fact = device.facts.get("gpc_sms")
+    if fact is None or device.gpc_sms is None:
+        return Paragraph(f"GPC sizes of {device.name} are unknown: clusters are an interval.")
+    return Paragraph(
+        f"GPC sizes {describe_groups(device.gpc_sms)} [{fact.kind}]: {fact.source}. {fact.note}".rstrip()
+    )
+
+
+def simulation_document(found: Simulation) -> Iterator[Block]:
+    """Metrics by scheduler, and what the model was given."""
+    yield Heading(f"{found.num_tiles} tiles on {found.where}")
+    yield Table(
+        (
+            "scheduler",
+            "makespan us",
+            "efficiency",
+            "tail us",
+            "tail",
+            "fairness",
+            "drift us",
+            "tiles min-max",
+        ),
+        tuple(
+            (
+                name,
+                f"{m.makespan_us:.2f}",
+                f"{m.efficiency:.1%}",
+                f"{m.tail_us:.2f}",
+                f"{m.tail_fraction:.1%}",
+                f"{m.fairness:.4f}",
+                f"{m.drift_us:.2f}",
+                f"{m.tiles_min}-{m.tiles_max}",
+            )
+            for name, m in found.metrics.items()
+        ),
+        frozenset(range(1, 8)),
+    )
+    if found.worst:
+        yield Paragraph("With the worst placement of the busy SMs:")
+        yield Table(
+            ("scheduler", "makespan us"),
+            tuple((name, f"{m.makespan_us:.2f}") for name, m in found.worst.items()),
+            frozenset({1}),
+        )
+    if found.notes:
+        yield Bullets(tuple(found.notes))
+
+
+def devices_document(chips: Sequence[Device]) -> Iterator[Block]:
+    """A line a device."""
+    yield Heading("Devices")
+    yield Table(
+        ("name", "product", "cc", "SMs", "GPCs", "clusters", "capabilities"),
+        tuple(
+            (
+                d.name,
+                d.product,
+                ".".join(map(str, d.compute_capability)),
+                str(d.sm_count),
+                describe_groups(d.gpc_sms) if d.gpc_sms else "unknown",
+                f"{d.cluster_size_portable_max}, {d.cluster_size_max} non-portable"
+                if d.cluster_size_max > d.cluster_size_portable_max
+                else str(d.cluster_size_max),
+                ", ".join(
+                    name
+                    for name in ("tma", "multicast", "wgmma", "tcgen05", "cta_group_2", "clc")
+                    if getattr(d, name)
+                ),
+            )
+            for d in chips
+        ),
+        frozenset({3}),
+    )
+
+
+def device_document(device: Device) -> Iterator[Block]:
+    """Every value of a device with its kind and source."""
+    yield Heading(f"{device.name}: {device.product}, {device.arch}")
+    yield Table(
+        ("name", "value", "unit", "kind", "plausible", "source"),
+        tuple(
+            (
+                f.name,
+                ", ".join(map(str, f.value)) if isinstance(f.value, list) else str(f.value),
+                f.unit,
+                f.kind,
+                "" if f.plausible is None else f"{f.plausible[0]:g} to {f.plausible[1]:g}",
+                f"{f.source}. {f.note}" if f.note else f.source,
+            )
+            for f in device.facts.values()
+        ),
+        frozenset({1}),
+    )

@@ -1,0 +1,149 @@
+"""Work: what a scheduler is given, whatever the problem was, and what it makes of it.
+
+Matrix products, attention and tile lists all end as costs of cluster tiles in launch order on a number
+of slots. One tile a cluster pays fill and epilogue in every tile; a persistent kernel pays them once, at
+its start and its end. `kernel_us` counts both, so that schedulers can be compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.sim import (
+    UNDISTURBED,
+    Clc,
+    Disturbance,
+    Metrics,
+    Order,
+    Overheads,
+    Run,
+    Scheduler,
+    metrics,
+    simulate,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from tilewright.device import Device
+
+
+@dataclass(frozen=True)
+class Work:
+    """Tiles of clusters in launch order, and the slots they run on.
+
+    Attributes:
+        alone_cycles: cost of each tile when a cluster does only that one.
+        persistent_cycles: cost of each tile inside a persistent loop.
+        slots: resident clusters.
+        start_cycles: before the first tile of a persistent kernel.
+        drain_cycles: after its last.
+        overheads: of the schedulers, in cycles.
+        clock_mhz: cycles a microsecond.
+        clc_depth: requests that a worker keeps ahead.
+    """
+
+    alone_cycles: NDArray[np.float64]
+    persistent_cycles: NDArray[np.float64]
+    slots: int
+    start_cycles: float
+    drain_cycles: float
+    overheads: Overheads
+    clock_mhz: float
+    clc_depth: int = 1
+
+    @property
+    def num_tiles(self) -> int:
+        """Cluster tiles."""
+        return len(self.persistent_cycles)
+
+    @property
+    def uniform(self) -> bool:
+        """Every tile costs the same to within a part in a thousand."""
+        costs = self.persistent_cycles
+        return not len(costs) or float(np.ptp(costs)) <= 1e-3 * float(costs.max())
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the tile costs over their mean."""
+        costs = self.persistent_cycles
+        mean = float(costs.mean()) if len(costs) else 0.0
+        return float(costs.std()) / mean if mean else 0.0
+
+    def run(
+        self,
+        scheduler: Scheduler,
+        *,
+        order: Order = "given",
+        disturbance: Disturbance = UNDISTURBED,
+        record: bool = False,
+    ) -> Outcome:
+        """Simulate one scheduler."""
+        alone = scheduler == "single_tile"
+        run = simulate(
+            scheduler,
+            self.alone_cycles if alone else self.persistent_cycles,
+            self.slots,
+            overheads=self.overheads,
+            order=order,
+            clc=Clc(depth=self.clc_depth),
+            disturbance=disturbance,
+            record=record,
+        )
+        found = metrics(run, self.clock_mhz)
+        around = 0.0 if alone or not self.num_tiles else self.start_cycles + self.drain_cycles
+        return Outcome(scheduler, found, found.makespan_us + around / self.clock_mhz, run)
+
+    def run_all(
+        self, schedulers: Iterable[Scheduler], *, disturbance: Disturbance = UNDISTURBED
+    ) -> dict[Scheduler, Outcome]:
+        """Simulate several schedulers on the same tiles."""
+        return {name: self.run(name, disturbance=disturbance) for name in schedulers}
+
+    def resized(self, count: int) -> Work:
+        """The same list cut or repeated to `count` tiles."""
+        return replace(
+            self,
+            alone_cycles=np.resize(self.alone_cycles, count),
+            persistent_cycles=np.resize(self.persistent_cycles, count),
+        )
+
+    def boundary_counts(self) -> list[int]:
+        """Tile counts around the slots: R-1, R, R+1, 2R, 2R+1 and the real one, where positive."""
+        r = self.slots
+        return sorted({n for n in (r - 1, r, r + 1, 2 * r, 2 * r + 1, self.num_tiles) if n > 0})
+
+    def jittered(self, spread: float, seed: int = 0) -> Work:
+        """The same tiles with random costs: lognormal factors of mean 1 and this relative spread."""
+        rng = np.random.default_rng(seed)
+        sigma = float(np.sqrt(np.log1p(spread**2)))
+        factor = rng.lognormal(-0.5 * sigma**2, sigma, self.num_tiles)
+        return replace(
+            self,
+            alone_cycles=self.alone_cycles * factor,
+            persistent_cycles=self.persistent_cycles * factor,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One scheduler's run.
+
+    Attributes:
+        kernel_us: from the start of the first cluster to the end of the last, without launch latency.
+    """
+
+    scheduler: Scheduler
+    metrics: Metrics
+    kernel_us: float
+    run: Run
+
+
+def dynamic_scheduler(device: Device) -> Scheduler:
+    """The dynamic scheduler that a device has: CLC where it exists, an atomic counter elsewhere."""
+    return "clc" if device.clc else "dynamic_atomic"
