@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +78,7 @@ def errors(rows: list[Row], costs: dict[str, list[int]], device: Device) -> np.n
     )
 
 
-def fit(rows: list[Row], costs: dict[str, list[int]], device: Device) -> dict[str, float]:
+def fit(rows: list[Row], costs: dict[str, list[int]], device: Device) -> dict[str, Any]:
     """The fitted overheads, to 5 cycles."""
     values = np.array(START)
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tilewright.decide import Decision, Flip
     from tilewright.device import Device
     from tilewright.problem import Attention
-    from tilewright.sim import Scheduler
 
 
 class _Kernel:
@@ -157,10 +156,9 @@ def _shapes(device: Device, options: Options) -> list[tuple[str, tuple[int, int,
 def _options(kernels: dict[str, _Kernel], device: Device) -> list[Option]:
     options = []
     for rank, (name, kernel) in enumerate(kernels.items()):
-        schedulers: tuple[Scheduler, ...] = ("single_tile", "static", dynamic_scheduler(device))
         options += [
             Option(name, kernel.tiling.cluster_size, rank, outcome)
-            for outcome in kernel.work.run_all(schedulers).values()
+            for outcome in kernel.work.compare(dynamic_scheduler(device))
         ]
     return options
 
@@ -172,7 +170,7 @@ def _rows(decision: Decision, kernels: dict[str, _Kernel]) -> list[OptionRow]:
             tile=kernels[option.name].tiling.describe(),
             cluster_shape=kernels[option.name].tiling.cluster_shape,
             cta_group=1,
-            scheduler=option.scheduler,
+            scheduler=option.schedule,
             predicted_us=option.us,
             chosen=option is decision.chosen,
         )

@@ -269,7 +269,7 @@ def plan_attention(
     seqlens: Annotated[
         str, typer.Option(help="Query lengths: 100,200,4096 or a CSV or JSON file of one list.")
     ],
-    heads: int,
+    heads: Annotated[int, typer.Option(help="Query heads.")],
     head_dim: Annotated[int, typer.Option(help="64 to 256.")],
     device: DeviceOption,
     kv_heads: Annotated[int | None, typer.Option(help="As many as heads unless given.")] = None,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tilewright.sim import Scheduler
+    from tilewright.sim import Order, Scheduler
     from tilewright.work import Outcome, Work
 
 WORTH = 0.02
@@ -39,7 +39,8 @@ ANSWERS: tuple[Answer, ...] = (
     "persistent-dynamic",
 )
 
-_SIMPLICITY: dict[str, int] = {"single_tile": 0, "static": 1, "dynamic_atomic": 2, "clc": 2}
+_EFFORT: dict[str, int] = {"single_tile": 0, "static": 1, "dynamic_atomic": 2, "clc": 2}
+_SORTING = 2
 JITTERS = (0.02, 0.05, 0.1, 0.2)
 
 
@@ -69,13 +70,28 @@ class Option:
         return self.outcome.scheduler
 
     @property
+    def order(self) -> Order:
+        """In which tiles are handed out."""
+        return self.outcome.order
+
+    @property
+    def schedule(self) -> str:
+        """Scheduler and order in words."""
+        return self.scheduler if self.order == "given" else f"{self.scheduler}, {self.order}"
+
+    @property
+    def effort(self) -> int:
+        """How involved the schedule is. Sorting needs costs known beforehand: more than asking."""
+        return _EFFORT[self.scheduler] + (_SORTING if self.order != "given" else 0)
+
+    @property
     def simplicity(self) -> tuple[int, int, int]:
         """Smaller is simpler: cluster size before scheduler; a pair before a multicast pair of CTAs.
 
         At equal cluster size the pair is preferred: it stages half of B a CTA, which leaves room for
         more stages and halves what shared memory takes in.
         """
-        return self.cluster_size, -self.rank, _SIMPLICITY[self.scheduler]
+        return self.cluster_size, -self.rank, self.effort
 
 
 class Step(NamedTuple):
@@ -161,7 +177,7 @@ def _steps(chosen: Option, options: Sequence[Option]) -> list[Step]:
         best = min(plainer, key=lambda option: option.us)
         steps.append(Step("tiling", best, chosen, best.us / chosen.us - 1, TILING_ERROR))
     same = [o for o in options if o.name == chosen.name]
-    simpler = [o for o in same if _SIMPLICITY[o.scheduler] < _SIMPLICITY[chosen.scheduler]]
+    simpler = [o for o in same if o.effort < chosen.effort]
     if simpler:
         best = min(simpler, key=lambda option: option.us)
         steps.append(Step("scheduler", best, chosen, best.us / chosen.us - 1, SCHEDULER_ERROR))
@@ -199,21 +215,22 @@ def find_flips(
     for name, (kind, low, high) in ranges.items():
         for at in (low, high):
             if gain_at(name, at) < WORTH:
-                to = f"{step.simpler.name}, {step.simpler.scheduler}"
+                to = f"{step.simpler.name}, {step.simpler.schedule}"
                 flips.append(Flip(name, kind, low, high, at, to, experiment(name)))
                 break
     return flips
 
 
-def jitter_that_flips(work: Work, chosen: Scheduler, dynamic: Scheduler) -> float | None:
+def jitter_that_flips(work: Work, chosen: Option, dynamic: Scheduler) -> float | None:
     """The smallest relative spread of tile times at which the dynamic scheduler gains `WORTH`.
 
     None when none of `JITTERS` does, or when the choice is dynamic already.
     """
-    if chosen == dynamic or not work.num_tiles:
+    if chosen.scheduler == dynamic or not work.num_tiles:
         return None
     for spread in JITTERS:
         noisy = work.jittered(spread)
-        if noisy.run(chosen).kernel_us > noisy.run(dynamic).kernel_us * (1 + WORTH):
+        static = noisy.run(chosen.scheduler, order=chosen.order)
+        if static.kernel_us > noisy.run(dynamic).kernel_us * (1 + WORTH):
             return spread
     return None

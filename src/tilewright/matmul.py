@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from tilewright.device import Device
     from tilewright.problem import Matmul
-    from tilewright.sim import Scheduler
     from tilewright.tiling import Tiling
 
 USED_FACTS: dict[str, str] = {
@@ -159,11 +158,10 @@ def make_work(candidate: Candidate, device: Device, options: Options) -> Work:
 
 
 def _options(works: dict[Any, Work], best: dict[Any, Candidate], device: Device) -> list[Option]:
-    schedulers: tuple[Scheduler, ...] = ("single_tile", "static", dynamic_scheduler(device))
     return [
         Option(kind, best[kind].tiling.cluster_size, CLASSES.index(kind), outcome)
         for kind, work in works.items()
-        for outcome in work.run_all(schedulers).values()
+        for outcome in work.compare(dynamic_scheduler(device))
     ]
 
 
@@ -178,7 +176,7 @@ def _option_rows(decision: Decision, best: dict[Any, Candidate]) -> list[OptionR
                 + (f", pair {tiling.pair_tile}" if tiling.pair_tile else ""),
                 cluster_shape=tiling.cluster_shape,
                 cta_group=tiling.cta_group,
-                scheduler=option.scheduler,
+                scheduler=option.schedule,
                 predicted_us=option.us,
                 chosen=option is decision.chosen,
             )
@@ -244,7 +242,9 @@ def scheduler_gain(step: Step, work: Work) -> Callable[[str, float], float]:
     def gain_at(name: str, value: float) -> float:
         changed = replace(work.overheads, **{_SCHEDULER_RANGES[name]: round(value)})
         other = replace(work, overheads=changed)
-        simpler, chosen = (other.run(o.scheduler).kernel_us for o in (step.simpler, step.chosen))
+        simpler, chosen = (
+            other.run(o.scheduler, order=o.order).kernel_us for o in (step.simpler, step.chosen)
+        )
         return simpler / chosen - 1
 
     return gain_at

@@ -107,6 +107,7 @@ def _conclusion(draft: Draft, device: Device, problem: Workload) -> Conclusion:
         pair_tile=_shape(draft.pair_tile),
         num_stages=draft.num_stages,
         scheduler=chosen.scheduler,
+        tile_order=chosen.order,
         raster=draft.raster,
         swap_ab=draft.swap_ab,
         predicted_us=chosen.us,
@@ -138,11 +139,11 @@ def _gain(step: Step) -> GainStep:
 def _side(step: Step, *, chosen: bool) -> str:
     option = step.chosen if chosen else step.simpler
     if step.what == "scheduler":
-        return option.scheduler
+        return option.schedule
     what = {"single": "one CTA", "cluster": "a cluster", "pair": "a CTA pair"}.get(
         option.name, option.name
     )
-    return f"{what} ({option.scheduler})"
+    return f"{what} ({option.schedule})"
 
 
 def _measure(step: Step) -> str:
@@ -154,7 +155,7 @@ def _measure(step: Step) -> str:
 
 def _jitter_flip(draft: Draft, device: Device) -> list[FlipValue]:
     dynamic = dynamic_scheduler(device)
-    spread = jitter_that_flips(draft.work, draft.decision.chosen.scheduler, dynamic)
+    spread = jitter_that_flips(draft.work, draft.decision.chosen, dynamic)
     if spread is None:
         return []
     return [
@@ -200,8 +201,9 @@ def _summary(draft: Draft, device: Device, problem: Workload) -> str:
     tile = f", {draft.pair_tile} pair tile" if draft.pair_tile else ""
     if draft.tile and not draft.pair_tile and not isinstance(problem, Attention):
         tile = f", {draft.tile} CTA tile"
+    cluster = f"cluster ({x}, {y}, {z})" if x * y * z > 1 else "no cluster"
     return (
-        f"{parts}: cluster ({x}, {y}, {z}){tile}, {chosen.scheduler}; {chosen.us:.1f} us predicted on "
+        f"{parts}: {cluster}{tile}, {chosen.schedule}; {chosen.us:.1f} us predicted on "
         f"{device.name}, {where}."
     )
 
@@ -352,7 +354,8 @@ def _schedule_experiment(
 ) -> Check:
     """Where no profiler builds both sides: write the tile costs out and replay measured ones."""
     chosen = draft.decision.chosen.scheduler
-    other = draft.decision.rejected[0].scheduler if draft.decision.rejected else chosen
+    others = [o.scheduler for o in draft.decision.rejected if o.scheduler != chosen]
+    other = others[0] if others else "any other"
     if isinstance(problem, TileList):
         command = f"tilewright simulate COSTS.csv {base} {kernel}"
     else:

@@ -61,6 +61,7 @@ class Conclusion(_Part):
         applies: false when the job is one to leave alone.
         answer: the strongest of the five answers that hold; `answers` lists all of them.
         measure_these_two: pairs whose predicted difference is inside the model's error.
+        tile_order: "given" or "longest-first".
         tile: of one CTA. pair_tile: of the two CTAs of a pair; null for cta_group 1.
         swap_ab: the kernel computes the transposed product; its M is the problem's N.
         predicted_us: kernel time without launch latency.
@@ -77,6 +78,7 @@ class Conclusion(_Part):
     pair_tile: TileShape | None
     num_stages: int | None
     scheduler: str
+    tile_order: str
     raster: str | None
     swap_ab: bool
     predicted_us: float

@@ -92,7 +92,7 @@ def _foreign(draft: Draft, device: Device) -> list[Risk]:
     dynamic = dynamic_scheduler(device)
     chosen = draft.decision.chosen
     alone = chosen.us
-    disturbed = draft.work.run(chosen.scheduler, disturbance=held).kernel_us
+    disturbed = draft.work.run(chosen.scheduler, order=chosen.order, disturbance=held).kernel_us
     with_dynamic = draft.work.run(dynamic, disturbance=held).kernel_us
     if chosen.scheduler in {"single_tile", dynamic}:
         fallback = "none needed: tiles move to the slots that are left"

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tilewright.decide import Decision, Flip
     from tilewright.device import Device
     from tilewright.problem import TileList
-    from tilewright.sim import Scheduler
 
 _USED_FACTS = {
     "sm_count": "residency",
@@ -71,9 +70,8 @@ def draft_tiles(problem: TileList, device: Device, options: Options) -> Draft:
         clock_mhz=device.sm_clock_mhz,
         clc_depth=options.clc_depth,
     )
-    schedulers: tuple[Scheduler, ...] = ("single_tile", "static", dynamic_scheduler(device))
-    outcomes = work.run_all(schedulers)
-    decision = choose([Option("given", size, 0, outcome) for outcome in outcomes.values()])
+    outcomes = work.compare(dynamic_scheduler(device))
+    decision = choose([Option("given", size, 0, outcome) for outcome in outcomes])
     return Draft(
         decision=decision,
         work=work,
@@ -147,7 +145,7 @@ def _rows(decision: Decision, shape: tuple[int, int, int]) -> list[OptionRow]:
             tile="given",
             cluster_shape=shape,
             cta_group=1,
-            scheduler=option.scheduler,
+            scheduler=option.schedule,
             predicted_us=option.us,
             chosen=option is decision.chosen,
         )

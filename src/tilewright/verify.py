@@ -89,7 +89,8 @@ def _disturbed(draft: Draft) -> Iterator[Result]:
     failed: dict[str, str] = {}
     counts: dict[str, int] = {}
     for name, disturbance in _disturbances(work.slots, mean):
-        outcome = work.run(draft.decision.chosen.scheduler, disturbance=disturbance)
+        chosen = draft.decision.chosen
+        outcome = work.run(chosen.scheduler, order=chosen.order, disturbance=disturbance)
         counts[name] = counts.get(name, 0) + 1
         missing = _not_once(outcome, work.num_tiles)
         if missing:

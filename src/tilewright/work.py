@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from tilewright.device import Device
 
 
+UNEQUAL = 0.05
+"""Relative spread of tile costs from which their order is worth choosing."""
+
+
 @dataclass(frozen=True)
 class Work:
     """Tiles of clusters in launch order, and the slots they run on.
@@ -97,7 +101,7 @@ class Work:
         )
         found = metrics(run, self.clock_mhz)
         around = 0.0 if alone or not self.num_tiles else self.start_cycles + self.drain_cycles
-        return Outcome(scheduler, found, found.makespan_us + around / self.clock_mhz, run)
+        return Outcome(scheduler, found, found.makespan_us + around / self.clock_mhz, run, order)
 
     def run_all(
         self, schedulers: Iterable[Scheduler], *, disturbance: Disturbance = UNDISTURBED
@@ -117,6 +121,13 @@ class Work:
         """Tile counts around the slots: R-1, R, R+1, 2R, 2R+1 and the real one, where positive."""
         r = self.slots
         return sorted({n for n in (r - 1, r, r + 1, 2 * r, 2 * r + 1, self.num_tiles) if n > 0})
+
+    def compare(self, dynamic: Scheduler) -> list[Outcome]:
+        """The three schedulers that a decision is between; unequal tiles also longest first."""
+        outcomes = [self.run(name) for name in ("single_tile", "static", dynamic)]
+        if self.spread > UNEQUAL:
+            outcomes += [self.run(name, order="longest-first") for name in ("static", dynamic)]
+        return outcomes
 
     def jittered(self, spread: float, seed: int = 0) -> Work:
         """The same tiles with random costs: lognormal factors of mean 1 and this relative spread."""
@@ -142,6 +153,7 @@ class Outcome:
     metrics: Metrics
     kernel_us: float
     run: Run
+    order: Order = "given"
 
 
 def dynamic_scheduler(device: Device) -> Scheduler:

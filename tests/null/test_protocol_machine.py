@@ -53,12 +53,11 @@ class Mbarrier:
     def __post_init__(self) -> None:
         self.pending = self.count
 
-    def arrive(self, arrivals: int) -> None:
-        for _ in range(arrivals):
-            if not self.pending:
-                raise Violation("underflow")
-            self.pending -= 1
-            self.check()
+    def arrive(self) -> None:
+        if not self.pending:
+            raise Violation("underflow")
+        self.pending -= 1
+        self.check()
 
     def check(self) -> None:
         if self.pending == 0 and self.tx == 0:
@@ -84,12 +83,12 @@ class Act(NamedTuple):
 
 @dataclass
 class Actor:
-    """One warp (or one warpgroup, where that is the unit that arrives) of one role in one CTA."""
+    """One warp of one role in one CTA; `grouped` ones meet at wgmma."""
 
     role: Role
     rank: int
     unit: int
-    weight: int
+    grouped: bool
     acts: list[Act]
     reach: tuple[int, ...]
     is_async: bool
@@ -145,14 +144,15 @@ class Machine:
     def _actors(self, role: Role, tiles: int, k_steps: int) -> list[Actor]:
         mine = [s for (name, _, _), s in self.signals.items() if name == role.name]
         grouped = any(s.each == "warpgroup" for s in mine)
-        weight = 4 if grouped else 1
         commits = any(s.op == "commit" for s in mine)
         actors = []
         for rank in role.ranks:
             reach = (rank, rank | 1) if commits and self.p.cta_group == 2 else (rank,)
-            for unit in range(len(role.warps) // weight):
+            for unit in range(len(role.warps)):
                 acts = self._unroll(role, rank, unit, tiles, k_steps)
-                actors.append(Actor(role, rank, unit, weight, acts, reach, commits))
+                if grouped and unit % 4:  # wgmma belongs to the warpgroup; its first warp stands for it
+                    acts = [a._replace(reads=()) if a.step.op == "mma" else a for a in acts]
+                actors.append(Actor(role, rank, unit, grouped, acts, reach, commits))
         return actors
 
     def _unroll(self, role: Role, rank: int, unit: int, tiles: int, k_steps: int) -> list[Act]:
@@ -275,6 +275,9 @@ class Machine:
         if actor.at == len(actor.acts):
             return False
         act = actor.acts[actor.at]
+        if actor.grouped and act.step.op == "mma":  # .sync.aligned: the whole warpgroup has come
+            start = index - actor.unit % 4
+            return all(self.actors[i].at >= actor.at for i in range(start, start + 4))
         if act.step.op != "wait":
             return True
         barrier = self.barriers[act.step.barrier]
@@ -341,23 +344,22 @@ class Machine:
         actor, name = self.actors[index], act.step.barrier
         signal: Signal = self.signals[actor.role.name, name, act.step.op]
         self._released(index, actor, name)
-        if signal.each == "thread" and actor.unit:
+        if actor.unit % {"thread": len(actor.role.warps), "warpgroup": 4, "warp": 1}[signal.each]:
             return
-        arrivals = actor.weight if signal.each == "warp" else 1
         for rank in ranks_of(signal.targets[actor.rank]):
             if act.step.op == "expect_tx":
                 self._mbar(name, rank, act.use).tx += self.tx[name]
             if rank == actor.rank and act.step.op != "commit":
-                self._mbar(name, rank, act.use).arrive(arrivals)
+                self._mbar(name, rank, act.use).arrive()
             else:
-                self.flying.append(("arrive", (name, rank, act.use, arrivals)))
+                self.flying.append(("arrive", (name, rank, act.use)))
 
     def _land(self, index: int) -> None:
         self.flying[index], self.flying[-1] = self.flying[-1], self.flying[index]
         kind, what = self.flying.pop()
         if kind == "arrive":
-            name, rank, use, arrivals = what
-            self._mbar(name, rank, use).arrive(arrivals)  # type: ignore[arg-type]
+            name, rank, use = what
+            self._mbar(name, rank, use).arrive()  # type: ignore[arg-type]
             return
         name, home, use, size, ring, cta = what
         self.written[ring, cta, use] += 1  # type: ignore[index]
