@@ -40,10 +40,10 @@ _DECIDES: dict[BoundClass, str] = {
 
 @dataclass(frozen=True, slots=True)
 class BoundCandidate:
-    """One of the four, with its share of the predicted time."""
+    """One of the four, with its share of the predicted time; None where it cannot be known."""
 
     bound: BoundClass
-    share: float
+    share: float | None
     evidence_for: str
     evidence_against: str
     decides: str
@@ -104,7 +104,7 @@ def find_bound(
         )
         for name, share in shares.items()
     ]
-    return sorted(found, key=lambda candidate: -candidate.share)
+    return sorted(found, key=lambda candidate: -(candidate.share or 0.0))
 
 
 def _costs(work: Work, outcome: Outcome) -> NDArray[np.float64]:

@@ -111,7 +111,7 @@ def _conclusion(draft: Draft, device: Device, problem: Workload) -> Conclusion:
         raster=draft.raster,
         swap_ab=draft.swap_ab,
         predicted_us=chosen.us,
-        bound=draft.bound[0].bound,
+        bound=draft.bound[0].bound if draft.bound[0].share is not None else "unknown",
         because=tuple(_gain(step) for step in decision.steps),
         measure_these_two=tuple(_measure(step) for step in decision.to_measure),
         would_flip=tuple(flips),

@@ -126,7 +126,7 @@ class BoundRow(_Part):
     """One candidate for what bounds the kernel."""
 
     bound: str
-    share: float
+    share: float | None
     evidence_for: str
     evidence_against: str
     decides: str

@@ -135,7 +135,7 @@ class BoundaryCase(NamedTuple):
 def boundary_counts(tiles: int, resident_clusters: int) -> list[int]:
     """The tile counts where waves fill or spill, R-1, R, R+1, 2R, 2R+1, and the real count last."""
     r = resident_clusters
-    counts = [r - 1, r, r + 1, 2 * r, 2 * r + 1]
+    counts = dict.fromkeys((r - 1, r, r + 1, 2 * r, 2 * r + 1))
     return [*(n for n in counts if n != tiles), tiles]
 
 

@@ -125,9 +125,9 @@ def _bound(work: Work, decision: Decision) -> list[BoundCandidate]:
     unknown = "the list gives cycles, not what they are spent on"
     ncu = "ncu --section SpeedOfLight on the user's kernel"
     return [
-        BoundCandidate("compute", 0.0, unknown, unknown, ncu),
-        BoundCandidate("bandwidth", 0.0, unknown, unknown, ncu),
-        BoundCandidate("latency", 0.0, unknown, unknown, ncu),
+        BoundCandidate("compute", None, unknown, unknown, ncu),
+        BoundCandidate("bandwidth", None, unknown, unknown, ncu),
+        BoundCandidate("latency", None, unknown, unknown, ncu),
         BoundCandidate(
             "scheduling",
             idle,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 B200, H200 = load("b200"), load("h200")
 
 
-class Violation(Exception):  # noqa: N818
+class Violation(Exception):
     """The machine saw something that the PTX contract forbids."""
 
 
@@ -114,7 +114,7 @@ class Machine:
         tx: dict[str, int] | None = None,
         one_copy: tuple[str, ...] = (),
     ) -> None:
-        self.p, self.rng = protocol, random.Random(seed)  # noqa: S311
+        self.p, self.rng = protocol, random.Random(seed)
         self.barriers = {b.name: b for b in protocol.barriers}
         self.rings = {r.name: r for r in protocol.rings}
         self.copies = {b.name: 1 if b.name in one_copy else b.depth for b in protocol.barriers}
@@ -150,7 +150,9 @@ class Machine:
             reach = (rank, rank | 1) if commits and self.p.cta_group == 2 else (rank,)
             for unit in range(len(role.warps)):
                 acts = self._unroll(role, rank, unit, tiles, k_steps)
-                if grouped and unit % 4:  # wgmma belongs to the warpgroup; its first warp stands for it
+                if (
+                    grouped and unit % 4
+                ):  # wgmma belongs to the warpgroup; its first warp stands for it
                     acts = [a._replace(reads=()) if a.step.op == "mma" else a for a in acts]
                 actors.append(Actor(role, rank, unit, grouped, acts, reach, commits))
         return actors
@@ -246,21 +248,35 @@ class Machine:
     # -- running
 
     def run(self) -> str:
-        """"ok", "deadlock", or what went wrong."""
+        """ "ok", "deadlock", or what went wrong."""
         try:
-            while True:
-                choices = [("act", i) for i in range(len(self.actors)) if self._ready(i)]
-                choices += [("exec", i) for i, a in enumerate(self.actors) if a.queue]
-                choices += [("land", i) for i in range(len(self.flying))]
-                if not choices:
-                    break
-                prompt = [c for c in choices if self._prompt(*c)]
-                kind, index = self.rng.choice(prompt or choices)
+            while (choice := self._choose()) is not None:
+                kind, index = choice
                 getattr(self, f"_{kind}")(index)
         except Violation as violation:
             return str(violation).split(":")[0]
         finished = all(a.at == len(a.acts) for a in self.actors)
         return "ok" if finished else "deadlock"
+
+    def _choose(self) -> tuple[str, int] | None:
+        """What happens next, by rejection; laggards only when nothing else can."""
+        actors = len(self.actors)
+        for _ in range(40):
+            drawn = self.rng.randrange(2 * actors + len(self.flying))
+            kind = ("act", "exec", "land")[min(drawn // actors, 2)]
+            index = drawn - 2 * actors if kind == "land" else drawn % actors
+            if self._possible(kind, index) and self._prompt(kind, index):
+                return kind, index
+        everything = [(kind, i) for kind in ("act", "exec") for i in range(actors)]
+        everything += [("land", i) for i in range(len(self.flying))]
+        choices = [c for c in everything if self._possible(*c)]
+        prompt = [c for c in choices if self._prompt(*c)]
+        return self.rng.choice(prompt or choices) if choices else None
+
+    def _possible(self, kind: str, index: int) -> bool:
+        if kind == "exec":
+            return bool(self.actors[index].queue)
+        return kind == "land" or self._ready(index)
 
     def _prompt(self, kind: str, index: int) -> bool:
         if kind == "land":
@@ -338,7 +354,9 @@ class Machine:
                 continue
             for cta in ranks_of(t.targets[actor.rank]):
                 self._begin_write(ring, cta, use)
-                self.flying.append(("bytes", (barrier.name, barrier.home[cta], use, t.bytes, ring, cta)))
+                self.flying.append(
+                    ("bytes", (barrier.name, barrier.home[cta], use, t.bytes, ring, cta))
+                )
 
     def _signal(self, index: int, act: Act) -> None:
         actor, name = self.actors[index], act.step.barrier
@@ -415,7 +433,7 @@ CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (4, 1, 1), (1, 4, 1))
 SHAPES = [(c, g) for c in CLUSTERS for g in (1, 2) if c[0] % g == 0]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(SHAPES),
     st.integers(1, 4),
@@ -440,7 +458,7 @@ def test_tcgen05_never_hangs_nor_races(
     assert Machine(protocol, tiles, k, seed).run() == "ok"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(CLUSTERS),
     st.integers(1, 4),
@@ -455,7 +473,7 @@ def test_wgmma_never_hangs_nor_races(
     assert Machine(wgmma(cluster, stages, scheduler), tiles, k, seed).run() == "ok"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from([B200, H200]),
     st.sampled_from([1, 2, 4]),
@@ -469,12 +487,12 @@ def test_attention_never_hangs_nor_races(
     device: object, size: int, stages: int, scheduler: str, blocks: int, tiles: int, seed: int
 ) -> None:
     chosen = B200 if device is B200 or scheduler == "clc" else H200
-    tile = AttentionTile(256 if chosen is B200 else 128, 128, 128, "bf16", stages, (size, 1, 1))
+    tile = AttentionTile(256 if chosen is B200 else 128, 64, 128, "bf16", stages, (size, 1, 1))
     protocol = make_attention_protocol(tile, scheduler, chosen)
     assert Machine(protocol, tiles, blocks, seed).run() == "ok"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from([1, 2, 4]),
     st.sampled_from(["dynamic_atomic", "clc"]),
@@ -536,7 +554,10 @@ def test_one_arrival_fewer_does_what_the_ledger_says(name: str, barrier: str) ->
     assert effect == ("invalid" if count == 1 else "race")
     if count > 1:
         wrong = {barrier: count - 1}
-        assert any("race" in outcomes(p, 100, counts=wrong) for p in (tight, loose))
+        runs = zip(
+            outcomes(tight, 100, counts=wrong), outcomes(loose, 100, counts=wrong), strict=True
+        )
+        assert any("race" in run for run in runs)
 
 
 @pytest.mark.parametrize(
@@ -589,7 +610,8 @@ def test_case_c14_a_barrier_a_stage() -> None:
     for stages in (1, 3):
         protocol = tcgen05((2, 1, 1), 2, stages, "static")
         assert protocol.barrier("full").depth == stages
-        assert ("ok" in outcomes(protocol, 10, one_copy=("full",))) is (stages == 1)
+        ends = {Machine(protocol, 4, 6, seed, one_copy=("full",)).run() for seed in range(10)}
+        assert (ends == {"ok"}) is (stages == 1)
 
 
 def test_a_local_release_of_a_multicast_slot_races() -> None:

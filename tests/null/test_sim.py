@@ -109,7 +109,9 @@ def test_stream_k_splits_evenly_and_cuts_tiles() -> None:
 def test_stream_k_fixup_is_paid_once_a_cut() -> None:
     base = simulate("stream_k", [4] * 9, 4)
     fixed = simulate("stream_k", [4] * 9, 4, overheads=Overheads(fixup_cycles=100))
-    spent = (fixed.end_cycles - fixed.start_cycles).sum() - (base.end_cycles - base.start_cycles).sum()
+    spent = (fixed.end_cycles - fixed.start_cycles).sum() - (
+        base.end_cycles - base.start_cycles
+    ).sum()
     assert spent == 3 * 100
     assert fixed.makespan_cycles == 109
 
@@ -123,9 +125,7 @@ def test_stream_k_cuts_one_tile_many_times() -> None:
 @pytest.mark.parametrize("costs", [[0, 0, 0], [0, 5, 0], [0, 0, 8, 0, 8, 0], [1], [2, 0, 1]])
 def test_stream_k_keeps_tiles_that_cost_nothing(costs: list[int]) -> None:
     run = simulate("stream_k", costs, 4)
-    total = np.bincount(
-        run.tile, weights=run.end_cycles - run.start_cycles, minlength=len(costs)
-    )
+    total = np.bincount(run.tile, weights=run.end_cycles - run.start_cycles, minlength=len(costs))
     assert total.tolist() == costs
     assert set(run.tile.tolist()) == set(range(len(costs)))
 
@@ -322,7 +322,9 @@ def test_single_tile_launches_a_worker_a_tile() -> None:
 
 
 def test_events_show_the_foreign_kernel() -> None:
-    run = simulate("static", [10] * 4, 2, disturbance=Disturbance(busy=(Busy(slots=1, end_cycles=7),)))
+    run = simulate(
+        "static", [10] * 4, 2, disturbance=Disturbance(busy=(Busy(slots=1, end_cycles=7),))
+    )
     assert [(e.time_cycles, e.kind, e.slot) for e in run.events() if "foreign" in e.kind] == [
         (0, "foreign_start", 1),
         (7, "foreign_end", 1),
@@ -360,14 +362,14 @@ def test_costs_must_be_finite_and_flat(bad: list[float]) -> None:
 
 
 def test_slots_workers_and_counts_are_checked() -> None:
-    for arguments in ({"slots": 0}, {"slots": 1, "workers": 0}):
+    for slot_count, workers in ((0, None), (1, 0)):
         with pytest.raises(BadInput, match="at least 1"):
-            simulate("static", [1], **arguments)
+            simulate("static", [1], slot_count, workers=workers)
     with pytest.raises(BadInput, match="prologue_cycles"):
         Overheads(prologue_cycles=-1)
     with pytest.raises(BadInput, match="depth"):
         Clc(depth=0)
-    with pytest.raises(BadInput, match="2 slots"):
+    with pytest.raises(BadInput, match="fill 3 slots; there are 2"):
         simulate("static", [1], 2, classes=[WorkerClass(count=3)])
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import BadInput, Unsupported
 from tilewright.protocol import attention, gemm, layout, ledger, scheduler as schedulers
-from tilewright.protocol.attention import AttentionTile
+from tilewright.protocol.attention_rings import AttentionTile
 from tilewright.protocol.layout import grid_counts
 from tilewright.protocol.mma_contract import accumulator_layout, mma_table, tmem_cell
 from tilewright.protocol.model import (
@@ -176,7 +176,11 @@ def make_protocol(
             layout.gemm_tmem(tiling), tmem, tiling.cta_group, "tmem_allocator, warp 3"
         ),
         "smem": layout.smem_table(
-            layout.gemm_regions(tiling), parts.barriers, parts.rings, tiling.smem_bytes, tmem=tmem > 0
+            layout.gemm_regions(tiling),
+            parts.barriers,
+            parts.rings,
+            tiling.smem_bytes,
+            tmem=tmem > 0,
         ),
         "launch": layout.launch_table(
             scheduler, tiling.cluster_shape, tiling.threads, tiling.smem_bytes, device
@@ -213,6 +217,8 @@ def make_attention_protocol(
     size = tile.cluster_size
     schedulers.check_scheduler(scheduler, size, clc_depth, device)
     check_cluster_size(size, device)
+    if not (device.tcgen05 or device.wgmma):
+        tile = tile._replace(kv_stages=1)  # that kernel has a slot of each
     parts, readers = attention.attention_parts(tile, device)
     parts = schedulers.add_scheduler(parts, scheduler, readers, size, clc_depth, device)
     columns = [(r.name, r.size) for r in parts.rings if r.space == "tmem" and r.size]
@@ -226,7 +232,11 @@ def make_attention_protocol(
             columns, 1 << (used - 1).bit_length() if used else 0, 1, "tmem_allocator, warp 15"
         ),
         "smem": layout.smem_table(
-            layout.attention_regions(tile), parts.barriers, parts.rings, tile.smem_bytes, tmem=used > 0
+            layout.attention_regions(tile),
+            parts.barriers,
+            parts.rings,
+            min(tile.smem_bytes, device.smem_per_cta_max_bytes),
+            tmem=used > 0,
         ),
         "launch": layout.launch_table(
             scheduler,
@@ -297,17 +307,22 @@ def make_tiles_protocol(
     parts = schedulers.add_scheduler(
         tile_parts(size, threads), scheduler, gemm.WORKER_READERS, size, clc_depth, device
     )
-    extra = 512 if parts.barriers else 0
     regions = [layout.Region("tile function", smem_bytes, 1, 128)] if smem_bytes else []
-    total = smem_bytes + extra
+    smem = layout.smem_table(
+        regions, parts.barriers, parts.rings, device.smem_per_cta_max_bytes, tmem=False
+    )
     tables: dict[str, Any] = {
-        "sharing": [{"rank": rank, "cluster_ctaid": _ctaid(rank, cluster_shape)} for rank in range(size)],
+        "sharing": [
+            {"rank": rank, "cluster_ctaid": _ctaid(rank, cluster_shape)} for rank in range(size)
+        ],
         "multicast": [],
         "clc": _request_table(parts, scheduler, size, clc_depth),
         "mma": {},
         "tmem": {},
-        "smem": layout.smem_table(regions, parts.barriers, parts.rings, total, tmem=False),
-        "launch": layout.launch_table(scheduler, cluster_shape, threads, total, device),
+        "smem": smem,
+        "launch": layout.launch_table(
+            scheduler, cluster_shape, threads, smem["used_bytes"], device
+        ),
     }
     return Protocol("user tiles", scheduler, cluster_shape, 1, parts, tables)
 

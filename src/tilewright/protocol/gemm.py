@@ -59,7 +59,9 @@ def loads(tiling: Tiling, shares: list[CtaShare]) -> tuple[Transfer, ...]:
 def operand_ring(tiling: Tiling) -> Ring:
     """The ring of operand stages in shared memory."""
     commit = tiling.mma.family == "tcgen05"
-    released = "tcgen05.commit" if commit else "each consumer warpgroup's arrival after wgmma.wait_group"
+    released = (
+        "tcgen05.commit" if commit else "each consumer warpgroup's arrival after wgmma.wait_group"
+    )
     return Ring(
         name="ab",
         depth=tiling.num_stages,
@@ -74,7 +76,7 @@ def operand_ring(tiling: Tiling) -> Ring:
     )
 
 
-def cluster_syncs(tiling_threads: int, cluster_size: int, *, tmem: bool) -> tuple[Sync, ...]:
+def cluster_syncs(threads: int, cluster_size: int, *, tmem: bool) -> tuple[Sync, ...]:
     """The barriers around the kernel: after initialisation, and before anyone leaves."""
     before_leaving = "leaving, and tcgen05.dealloc" if tmem else "leaving"
     if cluster_size == 1:
@@ -83,14 +85,14 @@ def cluster_syncs(tiling_threads: int, cluster_size: int, *, tmem: bool) -> tupl
         name = "cluster"
         how = "barrier.cluster.arrive.release and .wait.acquire"
         storage = "hardware barrier of the cluster"
-    threads = tiling_threads * cluster_size
+    everyone = threads * cluster_size
     low = Effect("race", "a barrier is used, or an exited CTA is touched, before all are there")
     high = Effect("deadlock", "the missing threads never come")
     return (
         Sync(
             f"init_{name}",
             storage,
-            threads,
+            everyone,
             "all threads",
             how,
             "the first use of any mbarrier and of TMEM",
@@ -101,7 +103,7 @@ def cluster_syncs(tiling_threads: int, cluster_size: int, *, tmem: bool) -> tupl
         Sync(
             f"exit_{name}",
             storage,
-            threads,
+            everyone,
             "all threads",
             how,
             before_leaving,
@@ -228,7 +230,9 @@ def _tcgen05_roles(
         text=f"cp.async.bulk.tensor{f'.{group}' if tiling.cta_group == 2 else ''} of A and B"
         + (".multicast::cluster with the CTA's masks" if tiling.multicast else ""),
     )
-    scale = "tcgen05.cp.32x128b.warpx4 of the scale factors, then " if tiling.mma.block_scaled else ""
+    scale = (
+        "tcgen05.cp.32x128b.warpx4 of the scale factors, then " if tiling.mma.block_scaled else ""
+    )
     mma = Step(
         "mma",
         reads=("ab",),
@@ -275,7 +279,9 @@ def _tcgen05_roles(
                 last=(
                     wait("acc_full"),
                     Step("read", reads=("acc",), text=f"{AFTER}; tcgen05.ld; tcgen05.wait::ld"),
-                    arrive("acc_empty", text=f"{BEFORE}; mbarrier.arrive.release.cluster at the leader"),
+                    arrive(
+                        "acc_empty", text=f"{BEFORE}; mbarrier.arrive.release.cluster at the leader"
+                    ),
                     Step("sync", "staging_full", text="st.shared, fence, bar.sync, TMA store"),
                 )
             ),
@@ -284,7 +290,9 @@ def _tcgen05_roles(
 
 
 def _tcgen05_notes(tiling: Tiling) -> tuple[str, ...]:
-    notes = ["A tile without k steps (empty K group) issues no MMA: its epilogue stores zeros and skips acc."]
+    notes = [
+        "A tile without k steps (empty K group) issues no MMA: its epilogue stores zeros and skips acc."
+    ]
     if tiling.mma.block_scaled:
         notes.append(
             "Scale factors have one place in TMEM: the next stage's tcgen05.cp follows this stage's MMA in "
@@ -334,9 +342,13 @@ def wgmma_parts(tiling: Tiling, shares: list[CtaShare]) -> Parts:
                     body=(
                         wait("empty"),
                         expect_tx("full"),
-                        Step("load", "full", writes=("ab",), text="cp.async.bulk.tensor of A and B"),
+                        Step(
+                            "load", "full", writes=("ab",), text="cp.async.bulk.tensor of A and B"
+                        ),
                     ),
-                    drain=(wait("empty", text="producer tail: every arrival has come before exit"),),
+                    drain=(
+                        wait("empty", text="producer tail: every arrival has come before exit"),
+                    ),
                 ),
             ),
             Role(
@@ -381,8 +393,15 @@ def mma_sync_parts(tiling: Tiling) -> Parts:
     if stages == 1:
         body: tuple[Step, ...] = (copy, ready, meet, compute, meet)
     else:
-        body = (ready, meet, compute, copy._replace(text=f"cp.async of k step i + {ahead}; commit_group"))
-    first = (copy._replace(text=f"cp.async of k steps 0 to {ahead - 1}, a commit_group each"),) * (ahead > 0)
+        body = (
+            ready,
+            meet,
+            compute,
+            copy._replace(text=f"cp.async of k step i + {ahead}; commit_group"),
+        )
+    first = (copy._replace(text=f"cp.async of k steps 0 to {ahead - 1}, a commit_group each"),) * (
+        ahead > 0
+    )
     last = (
         Step("sync", "cp_async_group", text="cp.async.wait_group 0"),
         meet._replace(text="__syncthreads; the epilogue may reuse the ring"),
@@ -426,9 +445,13 @@ def mma_sync_parts(tiling: Tiling) -> Parts:
                 "barrier 0 of the CTA",
                 tiling.threads,
                 "worker",
-                "__syncthreads (bar.sync 0) once a k step" + (", twice with one stage" * (stages == 1)),
+                "__syncthreads (bar.sync 0) once a k step"
+                + (", twice with one stage" * (stages == 1)),
                 "reading the stage that all threads filled; refilling the one before it",
-                Effect("race", "a warp reads parts that another has not copied, or refills what another reads"),
+                Effect(
+                    "race",
+                    "a warp reads parts that another has not copied, or refills what another reads",
+                ),
                 Effect("deadlock", "the missing threads never come"),
                 ("MBAR-04",),
             ),

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tilewright.errors import BadInput
-from tilewright.protocol.model import MBARRIER_BYTES, ProtocolError
+from tilewright.errors import BadInput, NoFit
+from tilewright.protocol.model import MBARRIER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tilewright.device import Device
-    from tilewright.protocol.attention import AttentionTile
+    from tilewright.protocol.attention_rings import AttentionTile
     from tilewright.protocol.model import Barrier, Ring
     from tilewright.tiling import Tiling
 
@@ -28,11 +28,11 @@ SMEM_WITHOUT_OPT_IN = 48 * 1024
 
 
 class Region(NamedTuple):
-    """Buffers in shared memory: `count` of `size` bytes, one after the other."""
+    """Buffers in shared memory: `copies` of `size` bytes, one after the other."""
 
     name: str
     size: int
-    count: int
+    copies: int
     alignment: int
 
 
@@ -62,14 +62,16 @@ def smem_table(
     regions: Sequence[Region],
     barriers: Sequence[Barrier],
     rings: Sequence[Ring],
-    total_bytes: int,
+    most_bytes: int,
     *,
     tmem: bool,
 ) -> dict[str, Any]:
     """Offsets of every buffer, barrier and answer slot in the dynamic shared memory.
 
+    Args:
+        most_bytes: what the launch has, or the most that the device allows.
     Raises:
-        ProtocolError: they do not fit the launch's bytes.
+        NoFit: they take more.
     """
     answers = [
         Region(f"{ring.name} answers", ANSWER_STRIDE, ring.depth, ANSWER_STRIDE)
@@ -83,15 +85,15 @@ def smem_table(
     for region in [*regions, *answers, *small]:
         offset = -(-offset // region.alignment) * region.alignment
         rows.append({"offset": offset, **region._asdict()})
-        offset += region.size * region.count
-    if offset > total_bytes:
-        raise ProtocolError(
-            f"buffers and barriers take {offset} bytes of shared memory; the launch has {total_bytes}",
+        offset += region.size * region.copies
+    if offset > most_bytes:
+        raise NoFit(
+            f"buffers and barriers take {offset} bytes of shared memory a CTA; {most_bytes} are there",
             given=offset,
-            allowed=str(total_bytes),
+            allowed=str(most_bytes),
+            nearest=f"{offset - most_bytes} bytes less of buffers",
         )
     return {
-        "total_bytes": total_bytes,
         "used_bytes": offset,
         "base_alignment_bytes": max((r.alignment for r in regions), default=16),
         "regions": rows,
@@ -151,7 +153,9 @@ def launch_table(
     portable = size <= device.cluster_size_portable_max
     attributes = []
     if size > 1 or scheduler == "clc":
-        attributes.append(f"cluster dimension {cluster_shape}; __cluster_dims__ or .reqnctapercluster")
+        attributes.append(
+            f"cluster dimension {cluster_shape}; __cluster_dims__ or .reqnctapercluster"
+        )
     if not portable:
         attributes.append("cudaFuncAttributeNonPortableClusterSizeAllowed")
     if smem_bytes > SMEM_WITHOUT_OPT_IN:
@@ -177,6 +181,8 @@ def grid_counts(grid_clusters: int, cluster_shape: tuple[int, int, int]) -> dict
         BadInput: nothing to launch.
     """
     if grid_clusters < 1:
-        raise BadInput(f"{grid_clusters} clusters: nothing to launch", given=grid_clusters, allowed="1 or more")
+        raise BadInput(
+            f"{grid_clusters} clusters: nothing to launch", given=grid_clusters, allowed="1 or more"
+        )
     x, y, z = cluster_shape
     return {"grid_clusters": grid_clusters, "grid_ctas": grid_clusters * x * y * z}

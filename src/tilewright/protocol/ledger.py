@@ -121,6 +121,13 @@ _HOW = {
 }
 
 
+_EACH = {
+    "thread": "an elected thread",
+    "warp": "a lane of each warp",
+    "warpgroup": "a thread of each warpgroup",
+}
+
+
 def _arrival(signal: Signal, roles: Sequence[Role]) -> str:
     role = next(r for r in roles if r.name == signal.role)
     count = role.arrivals(signal.each)
@@ -128,7 +135,7 @@ def _arrival(signal: Signal, roles: Sequence[Role]) -> str:
     remote = any(mask != 1 << rank for rank, mask in signal.targets.items())
     where = " through mapa or multicast" if remote else ""
     return (
-        f"{_HOW[signal.op]} by {role.name}: {count} a CTA (one a {signal.each}), "
+        f"{_HOW[signal.op]} by {role.name}: {count} a CTA ({_EACH[signal.each]}), "
         f"{senders} CTA{'s' if senders > 1 else ''}{where}"
     )
 
@@ -157,7 +164,7 @@ def count_too_low(barrier: Barrier, count: int) -> Effect:
     return Effect(
         "race",
         f"the phase ends one arrival early and permits: {barrier.releases}, while a participant is still "
-        "at it; the surplus arrival then falls into the next phase",
+        "at it; surplus arrivals fall into the next phases, and once they make up one, waits hang too",
     )
 
 
@@ -201,11 +208,15 @@ def phase_rows(
 def _phases_of(role: Role, barrier: Barrier, uses: int) -> Iterator[dict[str, Any]]:
     depth = barrier.depth
     drains = any(s.barrier == barrier.name and s.op == "wait" for s in role.program.drain)
-    yield _phase(role, barrier, "prologue", 0, "passes at once" if barrier.first_parity else "blocks")
+    yield _phase(
+        role, barrier, "prologue", 0, "passes at once" if barrier.first_parity else "blocks"
+    )
     for use in range(depth, 2 * depth):
         yield _phase(role, barrier, "steady", use, f"needs phase {_needed(barrier, use)} complete")
     if not drains:
-        yield _phase(role, barrier, "drain", max(uses - 1, 0), "the last wait; nothing is left in flight")
+        yield _phase(
+            role, barrier, "drain", max(uses - 1, 0), "the last wait; nothing is left in flight"
+        )
         return
     for use in range(uses, uses + depth):
         needed = _needed(barrier, use)
@@ -261,24 +272,17 @@ def dsmem_rows(
     for barrier in barriers:
         buffer = next((r.name for r in rings if barrier.name in {r.full, r.empty}), barrier.name)
         consumers = [role.name for role in roles if waits_on(role, barrier.name)]
-        for transfer in barrier.transfers:
-            if _remote(transfer.targets) or _foreign(barrier, transfer.targets):
-                rows.append(
-                    _dsmem_row(
-                        buffer, transfer.what, transfer.bytes, transfer.role, consumers, transfer.targets
-                    )
-                )
+        completes = {str(cta): home for cta, home in sorted(barrier.home.items())}
         rows += [
-            _dsmem_row(
-                barrier.name,
-                f"arrival ({_HOW[signal.op]})",
-                0,
-                signal.role,
-                consumers,
-                signal.targets,
-            )
-            for signal in barrier.signals
-            if _remote(signal.targets)
+            _dsmem_row(buffer, t.what, t.bytes, t.role, consumers, t.targets)
+            | {"completes_on_barrier_of": completes}
+            for t in barrier.transfers
+            if _remote(t.targets) or _foreign(barrier, t.targets)
+        ]
+        rows += [
+            _dsmem_row(barrier.name, f"arrival ({_HOW[s.op]})", 0, s.role, consumers, s.targets)
+            for s in barrier.signals
+            if _remote(s.targets)
         ]
     return rows
 
@@ -318,9 +322,10 @@ def _dsmem_row(
 
 def render_step(step: Step) -> str:
     """One line of a program for a reader."""
-    what = step.barrier or " ".join(step.reads + step.writes)
-    where = f" [ranks {', '.join(map(str, step.ranks))}]" if step.ranks is not None else ""
-    touched = f" reads {', '.join(step.reads)}" if step.reads else ""
-    touched += f" writes {', '.join(step.writes)}" if step.writes else ""
-    detail = f": {step.text}" if step.text else ""
-    return f"{step.op} {what}{where}{touched if step.barrier else ''}{detail}"
+    words: list[str] = [step.op]
+    words += [step.barrier] if step.barrier else []
+    words += [f"reads {', '.join(step.reads)}"] if step.reads else []
+    words += [f"writes {', '.join(step.writes)}"] if step.writes else []
+    words += [f"[ranks {', '.join(map(str, step.ranks))}]"] if step.ranks is not None else []
+    words += ["[first warp]"] if step.once else []
+    return " ".join(words) + (f": {step.text}" if step.text else "")

@@ -127,7 +127,11 @@ def _tcgen05(tiling: Tiling, shares: list[CtaShare]) -> dict[str, Any]:
             "columns": tiling.accumulator_columns,
             "stages": tiling.accumulator_stages,
             "by_cta": [
-                {"rank": s.rank, "row_of_tile": f"{s.rows[0]} + r", "column_of_tile": f"{s.columns[0]} + n"}
+                {
+                    "rank": s.rank,
+                    "row_of_tile": f"{s.rows[0]} + r",
+                    "column_of_tile": f"{s.columns[0]} + n",
+                }
                 for s in shares
             ],
         },
@@ -156,7 +160,11 @@ def _fragments(tiling: Tiling, layout: str) -> dict[str, Any]:
         "loads": columns // chunk,
         "registers_each": chunk,
         "warps": [
-            {"warp": 4 + w, "lanes": [32 * w, 32 * w + 32], **_fragment(layout, w, tiling.cta_tile.n)}
+            {
+                "warp": 4 + w,
+                "lanes": [32 * w, 32 * w + 32],
+                **_fragment(layout, w, tiling.cta_tile.n),
+            }
             for w in range(LANES // LANES_PER_WARP)
         ],
         "rules": ["TC-12", "TC-14", "TC-15"],
@@ -215,7 +223,9 @@ def _wgmma(tiling: Tiling) -> dict[str, Any]:
             "rules": ["WG-01", "WG-02", "WG-03"],
         },
         "epilogue": {
-            "warpgroup_rows": [[g * rows, (g + 1) * rows] for g in range(tiling.consumer_warpgroups)],
+            "warpgroup_rows": [
+                [g * rows, (g + 1) * rows] for g in range(tiling.consumer_warpgroups)
+            ],
             "row": "64 * i + 16 * (warp % 4) + lane / 4 (+ 8)",
             "column": "8 * j + 2 * (lane % 4) (+ 1)",
         },

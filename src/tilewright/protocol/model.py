@@ -304,7 +304,9 @@ def _same(name: str, what: str, values: Mapping[int, int]) -> int:
 
 def wait(barrier: str, ranks: tuple[int, ...] | None = None, text: str = "") -> Step:
     """Wait for the current use of `barrier`."""
-    return Step("wait", barrier, ranks=ranks, text=text or "mbarrier.try_wait.parity.acquire.cluster")
+    return Step(
+        "wait", barrier, ranks=ranks, text=text or "mbarrier.try_wait.parity.acquire.cluster"
+    )
 
 
 def expect_tx(barrier: str, ranks: tuple[int, ...] | None = None) -> Step:

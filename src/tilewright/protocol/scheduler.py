@@ -134,7 +134,7 @@ def _add_clc(parts: Parts, readers: Readers, size: int, depth: int) -> Parts:
         "__syncwarp",
     )
     fetch = (wait("clc_full"), read, _release("clc"))
-    ask = (wait("clc_empty", (0,)), request, expect_tx("clc_full"))
+    ask = (wait("clc_empty", (0,)), expect_tx("clc_full"), request)
     does = "one lane asks for the next cluster (rank 0) and arms its own CTA's barrier (all ranks)"
     scheduler = Role("scheduler", (), ranks, does, Program(first=ask, fetch=fetch))
     roles = _scheduled(parts.roles, readers, fetch, scheduler, "clc")
@@ -191,7 +191,8 @@ def _add_dynamic(parts: Parts, readers: Readers, size: int, depth: int) -> Parts
 
 def _release(prefix: str) -> Step:
     return arrive(
-        f"{prefix}_empty", text="if granted, one lane a warp: mbarrier.arrive.release.cluster at rank 0"
+        f"{prefix}_empty",
+        text="if granted, one lane a warp: mbarrier.arrive.release.cluster at rank 0",
     )
 
 
@@ -329,6 +330,10 @@ def clc_table(parts: Parts, cluster_size: int, depth: int) -> dict[str, Any]:
             ("CLC-14", "CLC-15"),
         ),
         (
+            f"every CTA: mbarrier.arrive.expect_tx {RESPONSE_BYTES} on its own clc_full",
+            ("CLC-03", "CLC-04"),
+        ),
+        (
             "rank 0: fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster",
             ("CLC-09",),
         ),
@@ -336,19 +341,20 @@ def clc_table(parts: Parts, cluster_size: int, depth: int) -> dict[str, Any]:
             f"rank 0, one elected lane: {instruction}.b128 [response], [clc_full]; own addresses",
             ("CLC-02", "CLC-11", "CLC-18"),
         ),
-        (
-            f"every CTA: mbarrier.arrive.expect_tx {RESPONSE_BYTES} on its own clc_full",
-            ("CLC-03", "CLC-04"),
-        ),
         ("every reader: loop on try_wait.parity.acquire.cluster of its own clc_full", ("CLC-06",)),
-        ("every reader: one 128-bit ld.shared, then query_cancel.is_canceled", ("CLC-01", "CLC-07")),
+        (
+            "every reader: one 128-bit ld.shared, then query_cancel.is_canceled",
+            ("CLC-01", "CLC-07"),
+        ),
         (
             "granted only: get_first_ctaid, plus %cluster_ctaid in each dimension",
             ("CLC-07", "CLC-12", "CLC-20"),
         ),
         (
-            "granted only: fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster, "
-            "__syncwarp, one lane arrives at rank 0's clc_empty; then do the tile",
+            (
+                "granted only: fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster, "
+                "__syncwarp, one lane arrives at rank 0's clc_empty; then do the tile"
+            ),
             ("CLC-09", "CLC-15", "CLC-17"),
         ),
         (
@@ -356,8 +362,10 @@ def clc_table(parts: Parts, cluster_size: int, depth: int) -> dict[str, Any]:
             ("CLC-07", "CLC-08", "CLC-13"),
         ),
         (
-            "exit: nothing is in flight (every CTA waited for the declined response), drain the rings, "
-            "barrier.cluster, return",
+            (
+                "exit: nothing is in flight (every CTA waited for the declined response), drain the rings, "
+                "barrier.cluster, return"
+            ),
             ("CLC-16", "CLU-02"),
         ),
     )

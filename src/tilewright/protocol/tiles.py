@@ -22,8 +22,10 @@ def tile_parts(cluster_size: int, threads: int) -> Parts:
     notes: tuple[str, ...] = ()
     if cluster_size > 1:
         notes = (
-            "Exchanges through DSMEM inside the tile function need their own full and empty barriers: "
-            "buffers on 32 bytes, unit stride, release.cluster arrive, acquire.cluster wait; a peer's "
-            "buffer may be touched between the two cluster barriers only.",
+            (
+                "Exchanges through DSMEM inside the tile function need their own full and empty barriers: "
+                "buffers on 32 bytes, unit stride, release.cluster arrive, acquire.cluster wait; a peer's "
+                "buffer may be touched between the two cluster barriers only."
+            ),
         )
     return Parts((worker,), syncs=cluster_syncs(threads, cluster_size, tmem=False), notes=notes)

@@ -201,7 +201,7 @@ def _bound(plan: Plan) -> Iterator[Block]:
     yield Table(
         ("candidate", "share", "for", "against", "decided by"),
         tuple(
-            (b.bound, f"{b.share:.0%}", b.evidence_for, b.evidence_against, b.decides)
+            (b.bound, "unknown" if b.share is None else f"{b.share:.0%}", b.evidence_for, b.evidence_against, b.decides)
             for b in s.bound
         ),
         frozenset({1}),

@@ -8,15 +8,14 @@ item, in slot order. Pending clusters and workers launch in grid order, the firs
 **Left out.** Slots do not slow each other down (no shared bandwidth, no clock changes), and nothing
 is preempted once it runs.
 
-Keys are single integers, `time << bits | slot`, because a heap of integers is several times quicker
-than a heap of tuples. Rare events have a heap of their own; the loop stops at the first of them.
+Workers that ask for items live in a heap of moments, which the policy serves. Launches, exits and foreign
+kernels are rarer; they have a heap of their own, and `Policy.advance` stops at the first of them.
 """
 
 from __future__ import annotations
 
-from array import array
 from bisect import insort
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.errors import BadInput
@@ -24,7 +23,7 @@ from tilewright.errors import BadInput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tilewright.sim.foreign import Foreign
+    from tilewright.sim.foreign import Foreign, Hold
     from tilewright.sim.policies import Policy
 
 _ARRIVAL, _OPEN = 0, 1
@@ -40,40 +39,34 @@ class Launch(NamedTuple):
 
 
 class Engine:
-    """One run. `items`, `slots_of` and `starts` are its columns, a row for each item begun."""
+    """One run; the policy keeps its rows."""
 
     def __init__(
         self,
-        durations: Sequence[Sequence[int]],
         policy: Policy,
         foreign: Sequence[Foreign],
         waiting: list[Foreign],
-        stagger_cycles: int = 0,
+        stagger_cycles: int,
     ) -> None:
         """Set up a run.
 
         Args:
-            durations: for each slot, the cycles of each item there.
             policy: who runs what next.
             foreign: other kernels, by arrival.
             waiting: shared with the policy: the foreign kernels that wait for slots.
             stagger_cycles: between two launches of the first wave.
         """
-        count = len(durations[0]) if durations else 0
-        self.items, self.slots_of, self.starts = (array("q", bytes(8 * count)) for _ in range(3))
-        self.begun = 0
         self.launches: list[Launch] = []
         self.exits: list[Launch] = []
-        self._durations = durations
         self._policy = policy
+        self._bits = policy.bits
         self._foreign = foreign
         self._waiting = waiting
         self._stagger = stagger_cycles
-        self._bits = len(durations).bit_length()
         self._heap: list[int] = []
         self._rare: list[tuple[int, int, int]] = []
         self._free: list[int] = []
-        self._resident = [-1] * len(durations)
+        self._resident = [-1] * policy.slots
 
     def run(self) -> None:
         """Run to the end.
@@ -85,19 +78,22 @@ class Engine:
             if kernel.arrival_cycles > 0:
                 heappush(self._rare, (kernel.arrival_cycles, _ARRIVAL, index))
         self._open_first_wave()
-        while True:
-            self._advance()
-            if not self._rare:
-                break
-            now, kind, which = heappop(self._rare)
-            if kind == _ARRIVAL:
-                self._arrive(self._foreign[which], now)
-            else:
-                self._open(which, now)
+        while self._rare or self._heap:
+            self._serve_workers()
+            if self._rare:
+                now, kind, which = heappop(self._rare)
+                if kind == _ARRIVAL:
+                    self._arrive(self._foreign[which], now)
+                else:
+                    self._open(which, now)
         self._check_done()
 
+    def holds(self) -> tuple[Hold, ...]:
+        """The slots that foreign kernels held."""
+        return tuple(hold for kernel in self._foreign for hold in kernel.holds)
+
     def _open_first_wave(self) -> None:
-        self._free = list(range(len(self._durations)))
+        self._free = list(range(self._policy.slots))
         for kernel in self._foreign:
             if kernel.arrival_cycles == 0:
                 self._arrive(kernel, 0)
@@ -105,58 +101,34 @@ class Engine:
         for ordinal, slot in enumerate(usable):
             heappush(self._rare, (ordinal * self._stagger, _OPEN, slot))
 
-    def _advance(self) -> None:
-        """Let workers run until the next rare event."""
-        heap, bits, durations = self._heap, self._bits, self._durations
-        take, lead, ready, trail = (
-            self._policy.take,
-            self._policy.lead,
-            self._policy.ready,
-            self._policy.trail,
-        )
-        items, slots_of, starts, row = self.items, self.slots_of, self.starts, self.begun
-        mask = (1 << bits) - 1
-        limit = self._limit()
-        while heap and (key := heap[0]) < limit:
-            now = key >> bits
-            slot = key & mask
-            item = take(slot, now)
-            if item < 0:
-                heappop(heap)
-                self._leave(slot, now)
-                limit = self._limit()
-                continue
-            start = now + lead[slot]
-            items[row] = item
-            slots_of[row] = slot
-            starts[row] = start
-            row += 1
-            again = start + durations[slot][item] + trail
-            if again < ready[slot]:  # noqa: PLR1730 (the hot loop: max() is a call)
-                again = ready[slot]
-            heapreplace(heap, again << bits | slot)
-        self.begun = row
+    def _serve_workers(self) -> None:
+        """Let workers run until the next rare event; that one goes first at equal times."""
+        limit = self._rare[0][0] << self._bits if self._rare else _NEVER
+        while self._heap and self._heap[0] < limit:
+            self._policy.advance(self._heap, limit)
+            if self._heap[0] < limit:
+                limit = min(limit, self._leave(heappop(self._heap)))
 
-    def _limit(self) -> int:
-        """The first key at or after the next rare event: rare events go first."""
-        return self._rare[0][0] << self._bits if self._rare else _NEVER
-
-    def _leave(self, slot: int, now: int) -> None:
+    def _leave(self, moment: int) -> int:
+        """End the worker of this moment; when its slot opens."""
+        now, slot = moment >> self._bits, moment & (1 << self._bits) - 1
         self.exits.append(Launch(now, slot, self._resident[slot]))
         self._resident[slot] = -1
-        heappush(self._rare, (now + self._policy.exit_gap, _OPEN, slot))
+        opens = now + self._policy.exit_gap_cycles
+        heappush(self._rare, (opens, _OPEN, slot))
+        return opens << self._bits
 
     def _open(self, slot: int, now: int) -> None:
         """A slot can be used: by a waiting foreign kernel, else by what is pending, else by nobody."""
         if self._give_away(slot, now):
             return
-        worker = self._policy.launch(slot, now)
-        if worker < 0:
+        first_ask = self._policy.launch(now << self._bits | slot)
+        if first_ask is None:
             insort(self._free, slot)
             return
-        self._resident[slot] = worker
+        worker = self._resident[slot] = self._policy.launched - 1
         self.launches.append(Launch(now, slot, worker))
-        heappush(self._heap, now + self._policy.launch_delay << self._bits | slot)
+        heappush(self._heap, first_ask)
 
     def _arrive(self, kernel: Foreign, now: int) -> None:
         self._waiting.append(kernel)
@@ -176,12 +148,14 @@ class Engine:
         return True
 
     def _check_done(self) -> None:
-        left = len(self.items) - self.begun
-        if left:
-            held = sum(hold.end_cycles is None for k in self._foreign for hold in k.holds)
-            raise BadInput(
-                f"{left} of {len(self.items)} tiles never run: {held} of {len(self._durations)} "
-                "slots are held by another kernel for good. Give it an end, or leave one slot",
-                given=held,
-                allowed=f"fewer than {len(self._durations)} slots held for good",
-            )
+        left = len(self._policy.begun) - self._policy.rows
+        if not left:
+            return
+        held = sum(hold.end_cycles is None for hold in self.holds())
+        slots = self._policy.slots
+        raise BadInput(
+            f"{left} of {len(self._policy.begun)} tiles never run: {held} of {slots} slots are held by "
+            "another kernel for good. Give it an end, or leave one slot",
+            given=held,
+            allowed=f"fewer than {slots} slots held for good",
+        )

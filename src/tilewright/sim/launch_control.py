@@ -11,21 +11,22 @@ Left out: requests that overtake each other on their way to the hardware.
 from __future__ import annotations
 
 from collections import deque
+from heapq import heapreplace
 from random import Random
 from typing import TYPE_CHECKING
 
-from tilewright.sim.policies import DONE, Policy, Request
+from tilewright.sim.policies import NONE, Policy, Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tilewright.sim.foreign import Foreign
     from tilewright.sim.model import Clc, Disturbance, Overheads
+    from tilewright.sim.policies import Cycles
 
 
 def launch_control(
-    slots: int,
-    items: int,
+    durations: Sequence[Cycles],
     overheads: Overheads,
     clc: Clc,
     disturbance: Disturbance,
@@ -41,121 +42,128 @@ def launch_control(
         or disturbance.priority
     )
     if clc.ahead == 1 and not declines and not record:
-        return QuickLaunchControl(slots, items, overheads)
-    return LaunchControl(slots, items, overheads, clc, disturbance, waiting)
+        return QuickLaunchControl(durations, overheads)
+    return LaunchControl(durations, overheads, clc, disturbance, waiting)
 
 
-class QuickLaunchControl:
+class QuickLaunchControl(Policy):
     """`LaunchControl` with one claim ahead, requests granted while anything is pending, no record.
 
-    The common case of long lists, at a third of the time. It runs the same items at the same times.
+    The common case of long lists, in a third of the time. It runs the same items at the same times.
     """
 
-    def __init__(self, slots: int, items: int, overheads: Overheads) -> None:
-        self.lead = [0] * slots
-        self.ready = [0] * slots
-        self.requests: list[Request] = []
-        self.trail = 0
-        self.launch_delay = overheads.prologue_cycles
-        self.exit_gap = overheads.turnover_cycles
-        self._latency = overheads.clc_latency_cycles
-        self._items = items
+    def __init__(self, durations: Sequence[Cycles], overheads: Overheads) -> None:
+        super().__init__(durations, overheads)
+        self._latency = overheads.clc_latency_cycles << self.bits
         self._next = 0
-        self._claim = [DONE] * slots
-        self._launched = 0
+        self._claim = [NONE] * self.slots
+        self._took = self._moments()
 
-    def launch(self, slot: int, now: int) -> int:  # noqa: ARG002 (the Policy signature)
+    def launch(self, moment: int) -> int | None:
         """Launch the first pending cluster; its item is its own, with no request."""
-        if self._next >= self._items:
-            return DONE
-        self._claim[slot] = self._next
+        if self._next >= len(self.begun):
+            return None
+        self._claim[moment & (1 << self.bits) - 1] = self._next
         self._next += 1
-        self._launched += 1
-        return self._launched - 1
+        self.launched += 1
+        return moment + self._prologue
 
-    def take(self, slot: int, now: int) -> int:
-        """Run the claim, and claim the next."""
-        item = self._claim[slot]
-        pending = self._next
-        if pending < self._items:
-            self._claim[slot] = pending
-            self._next = pending + 1
-            self.ready[slot] = now + self._latency
-        else:
-            self._claim[slot] = DONE
-            self.ready[slot] = 0
-        return item
+    def advance(self, heap: list[int], limit: int) -> None:
+        """Run the earliest worker's claim, and claim the next item for it."""
+        items, begun, took, claim = self.items, self.begun, self._took, self._claim
+        latency, mask, count = self._latency, (1 << self.bits) - 1, len(self.begun)
+        row, pending = self.rows, self._next
+        while (moment := heap[0]) < limit:
+            slot = moment & mask
+            item = claim[slot]
+            if item < 0:
+                break
+            if pending < count:
+                claim[slot] = pending
+                pending += 1
+            else:
+                claim[slot] = NONE
+            items[row] = item
+            begun[row] = moment
+            row += 1
+            span = took[slot][item]
+            heapreplace(heap, moment + (span if span > latency else latency))  # noqa: FURB136 (hot)
+        self.rows, self._next = row, pending
 
 
-class LaunchControl:
+class LaunchControl(Policy):
     """The protocol in full: any depth, either issue point, declines, and a record of requests."""
 
     def __init__(
         self,
-        slots: int,
-        items: int,
+        durations: Sequence[Cycles],
         overheads: Overheads,
         clc: Clc,
         disturbance: Disturbance,
         waiting: Sequence[Foreign],
     ) -> None:
-        self.lead = [0] * slots
-        self.ready = [0] * slots
-        self.requests: list[Request] = []
-        self.trail = 0
-        self.launch_delay = overheads.prologue_cycles
-        self.exit_gap = overheads.turnover_cycles
-        self._latency = overheads.clc_latency_cycles
+        super().__init__(durations, overheads)
+        self._latency = overheads.clc_latency_cycles << self.bits
         self._ahead = clc.ahead
-        self._items = items
         self._next = 0
-        self._held: list[deque[tuple[int, int]]] = [deque() for _ in range(slots)]
-        self._asking = [False] * slots
-        self._asked = [0] * slots
-        self._worker = [DONE] * slots
-        self._launched = 0
+        # claims of each slot's worker, oldest first: the item, and the moment of the response
+        self._held: list[deque[tuple[int, int]]] = [deque() for _ in durations]
+        self._asking = [False] * self.slots
+        self._asked = [0] * self.slots
+        self._worker = [NONE] * self.slots
+        self._took = self._moments()
         self._waiting = waiting
         self._why_not = disturbance
         self._random = Random(disturbance.seed)  # noqa: S311 (a simulation)
 
-    def launch(self, slot: int, now: int) -> int:
+    def launch(self, moment: int) -> int | None:
         """Launch the first pending cluster; its item is its own, with no request."""
-        if self._next >= self._items:
-            return DONE
-        self._held[slot].append((self._next, now))
+        if self._next >= len(self.begun):
+            return None
+        slot = moment & (1 << self.bits) - 1
+        first_ask = moment + self._prologue
+        self._held[slot].append((self._next, first_ask))
         self._next += 1
         self._asking[slot] = True
         self._asked[slot] = 0
-        self.lead[slot] = 0
-        worker = self._worker[slot] = self._launched
-        self._launched = worker + 1
-        return worker
+        self._worker[slot] = self.launched
+        self.launched += 1
+        return first_ask
 
-    def take(self, slot: int, now: int) -> int:
-        """Run the oldest claim, and ask for more where the settings say so."""
-        held = self._held[slot]
-        if not held and self._asking[slot]:  # only when nothing is held ahead: ask now, then wait
-            self._ask(slot, now)
-            self.lead[slot] = self._latency
-        if not held:
-            return DONE
-        item = held.popleft()[0]
-        while len(held) < self._ahead and self._asking[slot]:
-            self._ask(slot, now)
-        self.ready[slot] = held[0][1] if held else 0
-        return item
+    def advance(self, heap: list[int], limit: int) -> None:
+        """Run the earliest worker's oldest claim, and ask for more."""
+        mask = (1 << self.bits) - 1
+        while (moment := heap[0]) < limit:
+            slot = moment & mask
+            held = self._held[slot]
+            if not held and self._asking[slot]:  # nothing was held ahead: ask now, then wait
+                heapreplace(heap, self._ask(slot, moment))
+                continue
+            if not held:
+                break
+            item = held.popleft()[0]
+            self.items[self.rows] = item
+            self.begun[self.rows] = moment
+            self.rows += 1
+            again = moment + self._took[slot][item]
+            while len(held) < self._ahead and self._asking[slot]:
+                response = self._ask(slot, moment)
+                again = max(again, held[0][1] if held else response)
+            heapreplace(heap, max(again, held[0][1] if held else again))
 
-    def _ask(self, slot: int, now: int) -> None:
-        granted = self._next < self._items and self._is_granted(slot, now)
-        item = DONE
-        if granted:
+    def _ask(self, slot: int, moment: int) -> int:
+        """Issue one request; the moment of its response."""
+        now = moment >> self.bits
+        item = NONE
+        if self._next < len(self.begun) and self._is_granted(slot, now):
             item = self._next
             self._next = item + 1
-            self._held[slot].append((item, now + self._latency))
+            self._held[slot].append((item, moment + self._latency))
         else:
             self._asking[slot] = False
         self.requests.append(Request(now, slot, self._worker[slot], self._asked[slot], item))
         self._asked[slot] += 1
+        return moment + self._latency
 
     def _is_granted(self, slot: int, now: int) -> bool:
         why = self._why_not

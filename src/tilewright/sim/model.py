@@ -11,6 +11,8 @@ from typing import Literal, get_args
 
 from tilewright.errors import BadInput
 
+MOST_CYCLES = 2**44  # some two hours; a moment, with its slot, must fit 64 bits
+
 Scheduler = Literal["single_tile", "static", "static_blocked", "dynamic_atomic", "clc", "stream_k"]
 SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)
 
@@ -159,11 +161,11 @@ class WorkerClass:
 
 
 def _check_count(name: str, value: object, *, least: int = 0) -> None:
-    if type(value) is not int or value < least:
+    if type(value) is not int or not least <= value <= MOST_CYCLES:
         raise BadInput(
-            f"{name} is {value!r}; an integer of at least {least} is needed",
+            f"{name} is {value!r}; an integer from {least} to {MOST_CYCLES} is needed",
             given=value,
-            allowed=f"integers >= {least}",
+            allowed=f"integers from {least} to {MOST_CYCLES}",
         )
 
 

@@ -1,24 +1,34 @@
-"""Who runs which tile next: one policy for each way of handing out work.
+"""Who runs which item next: one policy for each way of handing out work.
 
-A policy is asked two things. `launch(slot, now)` puts the next pending worker into an open slot and
-returns its number, or -1 when nothing is pending. `take(slot, now)` returns the item that the slot's
-worker runs next, or -1 when the worker is done. Items are tiles, or pieces of tiles for `stream_k`.
+An item is a tile, or a piece of one for `stream_k`. A *moment* is one integer, `cycles << bits | slot`,
+as the engine's heap holds it; it sorts by time and then by slot, and costs no tuple.
 
-The engine starts the item `lead[slot]` cycles after `take`, asks again `trail` cycles after its end,
-but not before `ready[slot]`, and opens the slot `exit_gap` cycles after the worker is done.
+The engine asks a policy for two things. `launch` puts the next pending worker into an open slot and says
+when that worker first asks for work, or `None` when nothing is pending. `advance` serves the workers in
+the heap, earliest first, until the first moment is past a limit or its worker is done. Each policy has
+a loop of its own there, because a call for each item would double the time of a long list.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from array import array
+from functools import cached_property
+from heapq import heapreplace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from tilewright.sim.foreign import Foreign
     from tilewright.sim.model import Overheads
 
-DONE = -1
+    Cycles = NDArray[np.int64]
+
+NONE = -1
 
 
 class Request(NamedTuple):
@@ -31,101 +41,141 @@ class Request(NamedTuple):
     item: int
 
 
-class Policy(Protocol):
-    """What the engine needs from a scheduler."""
+class Policy:
+    """What the engine needs from a scheduler; its result is a row for each item begun.
 
-    lead: list[int]
-    ready: list[int]
-    requests: list[Request]
-    trail: int
-    launch_delay: int
-    exit_gap: int
+    Attributes:
+        items: the item of each row.
+        begun: the moment, with the slot, at which it began.
+        rows: how many there are.
+        exit_gap_cycles: from a worker's end until its slot can be used again.
+    """
 
-    def launch(self, slot: int, now: int) -> int:
-        """Put the next pending worker into `slot`; its number, or -1."""
+    def __init__(self, durations: Sequence[Cycles], overheads: Overheads) -> None:
+        """Set up for one run.
 
-    def take(self, slot: int, now: int) -> int:
-        """The item that the worker in `slot` runs next, or -1."""
-
-
-class Assigned:
-    """Persistent workers whose items are fixed at launch: `static`, `static_blocked`, `stream_k`."""
-
-    def __init__(self, slots: int, shares: Sequence[range], overheads: Overheads) -> None:
-        self.lead = [0] * slots
-        self.ready = [0] * slots
+        Args:
+            durations: for each slot, the cycles of each item there.
+            overheads: of the kernel.
+        """
+        count = len(durations[0])
+        self.slots = len(durations)
+        self.bits = self.slots.bit_length()
+        self.items, self.begun = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+        self.rows = 0
+        self.launched = 0
+        self.exit_gap_cycles = overheads.turnover_cycles
         self.requests: list[Request] = []
-        self.trail = 0
-        self.launch_delay = overheads.prologue_cycles
-        self.exit_gap = overheads.turnover_cycles
-        self._shares = shares
-        self._left = [iter(range(0))] * slots
-        self._launched = 0
+        self._durations = durations
+        self._prologue = overheads.prologue_cycles << self.bits
 
-    def launch(self, slot: int, now: int) -> int:  # noqa: ARG002 (the Policy signature)
-        """The next worker, with its own share."""
-        worker = self._launched
-        if worker >= len(self._shares):
-            return DONE
-        self._launched += 1
-        self._left[slot] = iter(self._shares[worker])
-        return worker
+    def launch(self, moment: int) -> int | None:
+        """Put the next pending worker into the moment's slot; when it first asks, or None."""
+        raise NotImplementedError
 
-    def take(self, slot: int, now: int) -> int:  # noqa: ARG002
-        """The next item of the worker's own share."""
-        return next(self._left[slot], DONE)
+    def advance(self, heap: list[int], limit: int) -> None:
+        """Hand out items until `heap[0]` is at or past `limit`, or its worker is done."""
+        raise NotImplementedError
 
-
-class Counter:
-    """Persistent workers that draw from one global counter: `dynamic_atomic`."""
-
-    def __init__(self, slots: int, items: int, workers: int, overheads: Overheads) -> None:
-        self.lead = [overheads.fetch_cycles] * slots
-        self.ready = [0] * slots
-        self.requests: list[Request] = []
-        self.trail = 0
-        self.launch_delay = overheads.prologue_cycles
-        self.exit_gap = overheads.turnover_cycles
-        self._items = iter(range(items))
-        self._workers = iter(range(workers))
-
-    def launch(self, slot: int, now: int) -> int:  # noqa: ARG002
-        """The next worker."""
-        return next(self._workers, DONE)
-
-    def take(self, slot: int, now: int) -> int:  # noqa: ARG002
-        """The next item of all."""
-        return next(self._items, DONE)
+    def _moments(self, trail_cycles: int = 0) -> list[list[int]]:
+        """For each slot, the durations with a trail behind each, shifted as moments are."""
+        columns = {id(column): column for column in self._durations}
+        shifted = {
+            key: (column + trail_cycles << self.bits).tolist() for key, column in columns.items()
+        }
+        return [shifted[id(column)] for column in self._durations]
 
 
-class OneEach:
-    """One cluster an item, dispatched by hardware in order: `single_tile`.
+class Assigned(Policy):
+    """Persistent workers whose items are fixed at launch: `static`, `static_blocked`, `stream_k`.
 
-    A worker's end and the next launch are one event here: `take` is asked when the slot can be used
-    again, and leaves the slot to a foreign kernel that waits for it.
+    Nothing that happens later changes what a worker runs or when, so all its rows are written at its
+    launch, and the moment that goes into the heap is its end.
     """
 
     def __init__(
-        self, slots: int, items: int, overheads: Overheads, waiting: Sequence[Foreign]
+        self, durations: Sequence[Cycles], overheads: Overheads, shares: Sequence[range]
     ) -> None:
-        self.lead = [overheads.prologue_cycles] * slots
-        self.ready = [0] * slots
-        self.requests: list[Request] = []
-        self.trail = overheads.turnover_cycles
-        self.launch_delay = 0
-        self.exit_gap = 0
-        self._items = items
-        self._next = 0
+        super().__init__(durations, overheads)
+        self._shares = shares
+
+    def launch(self, moment: int) -> int | None:
+        """The next worker, with its own share."""
+        if self.launched >= len(self._shares):
+            return None
+        share = self._shares[self.launched]
+        self.launched += 1
+        first, last = self.rows, self.rows + len(share)
+        self.rows = last
+        took = self._durations[moment & (1 << self.bits) - 1][share.start : share.stop : share.step]
+        ends = moment + self._prologue + (np.cumsum(took) << self.bits)
+        np.frombuffer(self.items, dtype=np.int64)[first:last] = share
+        np.frombuffer(self.begun, dtype=np.int64)[first:last] = ends - (took << self.bits)
+        return int(ends[-1]) if len(share) else moment + self._prologue
+
+    def advance(self, heap: list[int], limit: int) -> None:
+        """Nothing: a worker in the heap is at its end."""
+
+
+class Queue(Policy):
+    """Items in order to whoever asks first: `dynamic_atomic`, and `single_tile` below."""
+
+    def __init__(self, durations: Sequence[Cycles], overheads: Overheads, workers: int) -> None:
+        super().__init__(durations, overheads)
+        self._workers = workers
+        self._lead = overheads.fetch_cycles << self.bits
+        self._trail_cycles = 0
+        np.frombuffer(self.items, dtype=np.int64)[:] = np.arange(len(self.items))
+
+    def launch(self, moment: int) -> int | None:
+        """The next worker."""
+        if self.launched >= self._workers:
+            return None
+        self.launched += 1
+        return moment + self._prologue
+
+    def advance(self, heap: list[int], limit: int) -> None:
+        """The next item to the earliest worker, again and again."""
+        took, begun, lead, mask = self._took, self.begun, self._lead, (1 << self.bits) - 1
+        item = self.rows
+        for item in range(self.rows, self._closing()):
+            moment = heap[0]
+            if moment >= limit:
+                break
+            begun[item] = moment = moment + lead
+            heapreplace(heap, moment + took[moment & mask][item])
+        else:
+            item = self._closing()
+        self.rows = item
+
+    @cached_property
+    def _took(self) -> list[list[int]]:
+        return self._moments(self._trail_cycles)
+
+    def _closing(self) -> int:
+        """The first item that is not handed out for now."""
+        return len(self.begun)
+
+
+class Dispatch(Queue):
+    """One cluster an item, launched by hardware in order: `single_tile`.
+
+    A cluster's end and the next launch into its slot are one event here, so a worker in the heap is a
+    slot that can be used again. It is left to a foreign kernel that waits for it.
+    """
+
+    def __init__(
+        self, durations: Sequence[Cycles], overheads: Overheads, waiting: Sequence[Foreign]
+    ) -> None:
+        super().__init__(durations, overheads, workers=0)
+        self._lead = overheads.prologue_cycles << self.bits
+        self._trail_cycles = overheads.turnover_cycles
+        self.exit_gap_cycles = 0
         self._waiting = waiting
 
-    def launch(self, slot: int, now: int) -> int:  # noqa: ARG002
-        """Say whether a cluster is pending; `take` launches it."""
-        return self._next if self._next < self._items else DONE
+    def launch(self, moment: int) -> int | None:
+        """Open the slot while a cluster is pending; `advance` launches it."""
+        return moment if self.rows < len(self.begun) else None
 
-    def take(self, slot: int, now: int) -> int:  # noqa: ARG002
-        """Launch the next cluster into the slot."""
-        item = self._next
-        if item >= self._items or self._waiting:
-            return DONE
-        self._next = item + 1
-        return item
+    def _closing(self) -> int:
+        return self.rows if self._waiting else len(self.begun)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilewright.errors import BadInput, UnknownName
 from tilewright.sim.engine import Engine, Launch
-from tilewright.sim.foreign import Foreign, foreign_kernels
+from tilewright.sim.foreign import foreign_kernels
 from tilewright.sim.items import Items, items_for
 from tilewright.sim.launch_control import launch_control
 from tilewright.sim.model import (
+    MOST_CYCLES,
     NO_OVERHEADS,
     ORDERS,
     SCHEDULERS,
@@ -23,13 +25,15 @@ from tilewright.sim.model import (
     Scheduler,
     WorkerClass,
 )
-from tilewright.sim.policies import Assigned, Counter, OneEach, Policy
+from tilewright.sim.policies import Assigned, Dispatch, Policy, Queue
 from tilewright.sim.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
+
+    from tilewright.sim.foreign import Foreign
 
     Cycles = NDArray[np.int64]
 
@@ -72,98 +76,82 @@ def simulate(
     persistent = _at_least_one("workers", slots if workers is None else workers)
     items = items_for(scheduler, costs, order, persistent, overheads.fixup_cycles)
     speeds = _speeds(slots, classes)
-    durations = {
+    by_speed = {
         percent: -(-items.cost_cycles * percent // 100) + overheads.tile_overhead_cycles
         for percent in set(speeds)
     }
+    durations = [by_speed[percent] for percent in speeds]
     waiting: list[Foreign] = []
-    foreign = foreign_kernels(disturbance)
     policy: Policy
     if scheduler == "clc":
-        policy = launch_control(
-            slots,
-            len(items.tile),
-            overheads,
-            clc or Clc(),
-            disturbance,
-            waiting,
-            record=record,
-        )
+        asking = clc or Clc()
+        policy = launch_control(durations, overheads, asking, disturbance, waiting, record=record)
     elif scheduler == "single_tile":
-        policy = OneEach(slots, len(items.tile), overheads, waiting)
+        policy = Dispatch(durations, overheads, waiting)
     elif scheduler == "dynamic_atomic":
-        policy = Counter(slots, len(items.tile), persistent, overheads)
+        policy = Queue(durations, overheads, persistent)
     else:
-        policy = Assigned(slots, items.shares, overheads)
-    as_lists = {percent: column.tolist() for percent, column in durations.items()}
-    engine = Engine(
-        [as_lists[percent] for percent in speeds],
-        policy,
-        foreign,
-        waiting,
-        overheads.launch_stagger_cycles,
-    )
+        policy = Assigned(durations, overheads, items.shares)
+    foreign = foreign_kernels(disturbance)
+    engine = Engine(policy, foreign, waiting, overheads.launch_stagger_cycles)
     engine.run()
-    return _finished(
-        scheduler, costs, items, durations, speeds, engine, policy, foreign, record=record
-    )
+    run = _finished(scheduler, costs, items, durations, engine, policy)
+    return _recorded(run, items, policy, overheads.prologue_cycles) if record else run
 
 
 def _finished(
     scheduler: Scheduler,
     costs: Cycles,
     items: Items,
-    durations: dict[int, Cycles],
-    speeds: list[int],
+    durations: Sequence[Cycles],
     engine: Engine,
     policy: Policy,
-    foreign: Sequence[Foreign],
-    *,
-    record: bool,
 ) -> Run:
-    """The engine's columns, with the tiles' own numbers."""
-    item, slot, start = (
-        np.frombuffer(column, dtype=np.int64)
-        for column in (engine.items, engine.slots_of, engine.starts)
-    )
-    end = start + _durations_of(item, slot, durations, speeds)
-    launches, exits = engine.launches, engine.exits
-    if scheduler == "single_tile":  # each row is a worker of its own
-        launches = _moments(start - policy.lead[0], slot) if record else []
-        exits = _moments(end, slot) if record else []
+    """The engine's rows, with the tiles' own numbers."""
+    item = np.frombuffer(policy.items, dtype=np.int64)
+    moment = np.frombuffer(policy.begun, dtype=np.int64)
+    slot = moment & (1 << policy.bits) - 1
+    start = moment >> policy.bits
+    alone = scheduler == "single_tile"  # there each row is a worker of its own
     return Run(
         scheduler=scheduler,
-        slots=len(speeds),
+        slots=policy.slots,
         costs_cycles=costs,
         tile=items.tile[item],
         slot=slot,
         start_cycles=start,
-        end_cycles=end,
-        launches=tuple(launches),
-        exits=tuple(exits),
-        requests=tuple(
-            request._replace(item=int(items.tile[request.item])) if request.item >= 0 else request
-            for request in (policy.requests if record else ())
-        ),
-        holds=tuple(hold for kernel in foreign for hold in kernel.holds),
+        end_cycles=start + _durations_of(item, slot, durations),
+        launches=() if alone else tuple(engine.launches),
+        exits=() if alone else tuple(engine.exits),
+        holds=engine.holds(),
     )
 
 
-def _moments(times: Cycles, slots: Cycles) -> list[Launch]:
+def _recorded(run: Run, items: Items, policy: Policy, prologue_cycles: int) -> Run:
+    """The run with its requests, by tile, and with the workers of `single_tile`."""
+    requests = tuple(
+        request._replace(item=int(items.tile[request.item])) if request.item >= 0 else request
+        for request in policy.requests
+    )
+    if run.scheduler != "single_tile":
+        return replace(run, requests=requests)
+    launched = run.start_cycles - prologue_cycles
+    return replace(
+        run, launches=_moments(launched, run.slot), exits=_moments(run.end_cycles, run.slot)
+    )
+
+
+def _moments(times: Cycles, slots: Cycles) -> tuple[Launch, ...]:
     """The launch or the exit of each row's own worker."""
     pairs = zip(times.tolist(), slots.tolist(), strict=True)
-    return [Launch(time, slot, row) for row, (time, slot) in enumerate(pairs)]
+    return tuple(Launch(time, slot, row) for row, (time, slot) in enumerate(pairs))
 
 
-def _durations_of(
-    item: Cycles, slot: Cycles, durations: dict[int, Cycles], speeds: list[int]
-) -> Cycles:
-    if len(durations) == 1:
-        return next(iter(durations.values()))[item]
-    speed = np.array(speeds, dtype=np.int64)[slot]
-    took = np.zeros(len(item), dtype=np.int64)
-    for percent, column in durations.items():
-        mine = speed == percent
+def _durations_of(item: Cycles, slot: Cycles, durations: Sequence[Cycles]) -> Cycles:
+    """What each row took in its slot."""
+    took = np.empty(len(item), dtype=np.int64)
+    for column in {id(column): column for column in durations}.values():
+        mine = np.array([other is column for other in durations])[slot]
         took[mine] = column[item[mine]]
     return took
 
@@ -181,13 +169,19 @@ def _whole_cycles(costs_cycles: ArrayLike) -> Cycles:
         raise BadInput(
             f"tile costs have shape {costs.shape}; a flat list is needed", given=costs.shape
         )
-    bad = np.flatnonzero(~(np.isfinite(costs) & (costs >= 0) & (costs < 2**52)))
+    bad = np.flatnonzero(~(np.isfinite(costs) & (costs >= 0)))
     if len(bad):
         at = int(bad[0])
         raise BadInput(
             f"tile {at} costs {costs[at]:g} cycles; finite costs of at least 0 are needed",
             given=costs[at],
-            allowed="0 to 2**52 cycles",
+            allowed="0 or more cycles",
+        )
+    if costs.sum() > MOST_CYCLES:
+        raise BadInput(
+            f"the tiles cost {costs.sum():g} cycles in all; at most {MOST_CYCLES} can be simulated",
+            given=costs.sum(),
+            allowed=f"<= {MOST_CYCLES}",
         )
     return np.rint(costs).astype(np.int64)
 

@@ -1,0 +1,158 @@
+"""Traffic never falls under what must move, and follows a cache that is simulated tile by tile."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from tilewright.device import Device, load
+from tilewright.problem import Gemm, GroupedGemm, Matmul
+from tilewright.tile_map import Raster, TileMap
+from tilewright.tiling import Tiling, make_tiling
+from tilewright.traffic import (
+    L2_USABLE,
+    RASTERS,
+    best_raster,
+    find_traffic,
+    reads_of,
+    unique_groups,
+)
+
+B200 = load("b200")
+
+
+def pair(size: int = 2, columns: int = 1, group: int = 2) -> Tiling:
+    return make_tiling(
+        "bf16", 2, B200, cta_tile=(128, 256), cta_group=group, cluster_shape=(size, columns, 1)
+    )
+
+
+problems = st.one_of(
+    st.builds(
+        Gemm,
+        m=st.integers(1, 40_000),
+        n=st.integers(1, 40_000),
+        k=st.integers(1, 2_000).map(lambda k: k * 8),
+        batch=st.integers(1, 3),
+        epilogue_bytes=st.sampled_from([0.0, 2.0]),
+    ),
+    st.builds(
+        GroupedGemm,
+        counts=st.lists(st.integers(0, 3_000), min_size=1, max_size=20).map(tuple),
+        n=st.integers(1, 8_000),
+        k=st.integers(1, 1_000).map(lambda k: k * 8),
+    ),
+)
+
+
+@given(problems, st.integers(1, 300), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]))
+@settings(max_examples=200)
+def test_traffic_is_at_least_compulsory(
+    problem: Matmul, resident: int, size: int, columns: int
+) -> None:
+    tiling = pair(size, columns, group=2 if size % 2 == 0 else 1)
+    unique = unique_groups(problem.groups())
+    for raster in RASTERS:
+        reads = reads_of(problem, tiling, resident, B200, raster)
+        assert reads.a >= 1 - 1e-12
+        assert reads.b >= 1 - 1e-12
+    _, reads = best_raster(problem, tiling, resident, B200, unique)
+    traffic = find_traffic(problem, tiling, resident, reads, unique)
+    assert traffic.hbm_bytes >= problem.compulsory_bytes * (1 - 1e-12)
+    assert traffic.l2_bytes <= traffic.l2_bytes_unshared
+    assert traffic.l2_bytes + traffic.dsmem_bytes == pytest.approx(traffic.l2_bytes_unshared)
+
+
+def lru_reads(problem: Gemm, tiling: Tiling, resident: int, raster: Raster, device: Device) -> float:
+    """Bytes read from HBM by waves that run in step, panels kept in a least-recently-used cache."""
+    tiles = TileMap(problem.groups(), tiling.cta_tile, tiling.cluster_shape, raster)
+    size = {
+        "a": tiling.cluster_tile.m * problem.k * 2,
+        "b": tiling.cluster_tile.n * problem.k * 2,
+    }
+    room = L2_USABLE * (device.l2_bytes or 0)
+    cache: OrderedDict[tuple[str, int], int] = OrderedDict()
+    read = 0
+    order = tiles.coordinates()[:, 1:].tolist()
+    for start in range(0, len(order), resident):
+        wave = order[start : start + resident]
+        for panel in dict.fromkeys([("b", n) for _, n in wave] + [("a", m) for m, _ in wave]):
+            if panel in cache:
+                cache.move_to_end(panel)
+                continue
+            read += size[panel[0]]
+            cache[panel] = size[panel[0]]
+            while sum(cache.values()) > room and len(cache) > 1:
+                cache.popitem(last=False)
+    return read
+
+
+@pytest.mark.parametrize("swizzle", [1, 4, 16])
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 2048), (8192, 8192, 8192)])
+def test_closed_form_against_a_cache(shape: tuple[int, int, int], swizzle: int) -> None:
+    """Within a factor of 1.6 either way of a cache that keeps whole panels; the form is smooth, LRU is not."""
+    m, n, k = shape
+    problem, tiling = Gemm(m=m, n=n, k=k), pair()
+    for along in ("m", "n"):
+        raster = Raster(along, swizzle)  # type: ignore[arg-type]
+        reads = reads_of(problem, tiling, 74, B200, raster)
+        form = 2 * k * (m * reads.a + n * reads.b)
+        cache = lru_reads(problem, tiling, 74, raster, B200)
+        assert form / cache == pytest.approx(1.0, rel=0.6)
+
+
+def test_everything_fits_l2() -> None:
+    reads = reads_of(Gemm(m=4096, n=4096, k=2048), pair(), 74, B200, Raster("m", 1))
+    assert reads == (1.0, 1.0)
+
+
+def test_case_c19_the_order_flips_with_l2() -> None:
+    """vllm-project/vllm#55180: 24 MiB of L2, weight 16384x2560 in fp8 (40 MiB).
+
+    At M = 4096 the activations stay in L2 and the plain order is best (167 against 153 TFLOP/s); at
+    M = 32768 they do not, and strips of eight win (156 against 53).
+    """
+    gb10 = replace(
+        load("h200"), sm_count=48, gpc_sms=None, gpc_sms_max=12, l2_bytes=24 * 2**20, name="gb10"
+    )
+    tiling = make_tiling("fp8_e4m3", 2, gb10, cta_tile=(128, 128))
+    plain, strips = Raster("m", 1), Raster("m", 8)
+
+    def hbm(m: int, raster: Raster) -> float:
+        reads = reads_of(
+            Gemm(m=m, n=16_384, k=2560, dtype="fp8"), tiling, 48, gb10, raster
+        )
+        return m * reads.a + 16_384 * reads.b
+
+    assert hbm(4096, plain) <= hbm(4096, strips)
+    assert hbm(32_768, strips) < 0.5 * hbm(32_768, plain)
+    small = Gemm(m=4096, n=16_384, k=2560, dtype="fp8")
+    large = Gemm(m=32_768, n=16_384, k=2560, dtype="fp8")
+    chosen = [
+        best_raster(p, tiling, 48, gb10, unique_groups(p.groups()))[0].swizzle
+        for p in (small, large)
+    ]
+    assert chosen[0] < chosen[1]
+
+
+def test_sharing_by_hand() -> None:
+    """Pair of 128x256 CTA tiles, K = 64: 16 KiB of A and 16 KiB of B a CTA and stage, 48 KiB unshared."""
+    problem = Gemm(m=256, n=256, k=64)
+    unique = unique_groups(problem.groups())
+    reads = reads_of(problem, pair(), 74, B200, Raster("m", 1))
+    shared = find_traffic(problem, pair(), 74, reads, unique)
+    assert shared.l2_bytes == 2 * 32_768
+    assert shared.l2_bytes_unshared == 2 * 49_152
+    assert shared.smem_write_bytes == 2 * 32_768
+    assert shared.smem_read_bytes == 2 * 32_768
+    alone = find_traffic(problem, pair(1, group=1), 148, reads, unique)
+    assert alone.l2_bytes == alone.l2_bytes_unshared == 2 * 49_152
+    assert alone.dsmem_bytes == 0
+
+
+def test_distinct_groups_keep_their_number() -> None:
+    unique = unique_groups(GroupedGemm(counts=(5, 0, 5, 7), n=64, k=64).groups())
+    assert sorted(zip(unique.m.tolist(), unique.times.tolist(), strict=True)) == [(5, 2), (7, 1)]
