@@ -191,7 +191,7 @@ def softmax_gbps(kernel: Entry, first: Entry, device: Device) -> float:
     The published single-CTA row gives the time of one tile; a larger cluster adds its barriers, and
     fewer of its CTAs are resident.
     """
-    size, rows = kernel["cluster_size"], kernel["rows"]
+    size, rows = int(kernel["cluster_size"]), int(kernel["rows"])
     moved = 2.0 * 65_536 * size * rows  # in and out
     cta = CtaResources(threads=128, smem_bytes=0, regs=SOFTMAX_REGS)
     alone = find_residency(cta, 1, device).resident_clusters
