@@ -5,7 +5,7 @@
     python bench/compare_heuristics.py --write    write the generated parts of docs/peers.md
 
 The peer's answers are recorded (tests/data/peers), so that nothing but the recording needs the package. Where it
-is installed, the printed table comes from it and says how its time compares with the recorded one.
+is installed its answers of now are printed too, with its predicted time over the one here.
 """
 
 from __future__ import annotations
@@ -310,17 +310,16 @@ def render(text: str) -> str:
 
 
 def print_live() -> None:
-    """The installed package against its recorded answers."""
+    """The installed package's answers now, and its predicted time over the one here."""
     try:
         live = ask()
     except ImportError:
         print("nvidia-matmul-heuristics is not installed: recorded answers only")
         return
-    for now, then in zip(live, recorded(), strict=True):
-        same = "same plan" if astuple(now)[:-1] == astuple(then)[:-1] else f"was {then}"
-        print(
-            f"{now.device} {now.dtype} {now.shape}: {now}, {now.us / then.us:.3f} of its time, {same}"
-        )
+    for plan, row in zip(live, rows(), strict=True):
+        changed = "" if plan == row.peer else f", recorded as {row.peer}"
+        what = f"{plan.device} {plan.dtype} {'x'.join(map(str, plan.shape))}"
+        print(f"{what}: {plan}, {plan.us:.1f} us, {plan.us / row.ours_us:.2f} of here{changed}")
 
 
 def main() -> None:

@@ -98,6 +98,7 @@ class Assigned(Policy):
     ) -> None:
         super().__init__(durations, overheads)
         self._shares = shares
+        self._rows = np.frombuffer(self.items, np.int64), np.frombuffer(self.begun, np.int64)
 
     def launch(self, moment: int) -> int | None:
         """The next worker, with its own share."""
@@ -108,9 +109,10 @@ class Assigned(Policy):
         first, last = self.rows, self.rows + len(share)
         self.rows = last
         took = self._durations[moment & (1 << self.bits) - 1][share.start : share.stop : share.step]
-        ends = moment + self._prologue + (np.cumsum(took) << self.bits)
-        np.frombuffer(self.items, dtype=np.int64)[first:last] = share
-        np.frombuffer(self.begun, dtype=np.int64)[first:last] = ends - (took << self.bits)
+        ends = moment + self._prologue + (took.cumsum() << self.bits)
+        items, begun = self._rows
+        items[first:last] = np.arange(share.start, share.stop, share.step)
+        begun[first:last] = ends - (took << self.bits)
         return int(ends[-1]) if len(share) else moment + self._prologue
 
     def advance(self, heap: list[int], limit: int) -> None:
