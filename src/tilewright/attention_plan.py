@@ -185,7 +185,7 @@ def _flips(decision: Decision, kernels: dict[str, _Kernel], device: Device) -> l
             work = kernels[step.chosen.name].work
             flips += find_flips(
                 step,
-                plausible(device, scheduler_ranges()),
+                plausible(device, scheduler_ranges(step)),
                 scheduler_gain(step, work),
                 lambda name: settle(name, device),
             )

@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from tilewright.cost import TileCost, tile_cost
+from tilewright.cost import TileCost, least_cycles_a_stage, tile_cost
 from tilewright.problem import GroupedGemm, Groups
-from tilewright.residency import CtaResources, Residency, find_residency
+from tilewright.residency import (
+    CtaResources,
+    Limit,
+    Residency,
+    cluster_slots,
+    residency_of_slots,
+)
 from tilewright.tile_map import Raster, TileMap
 from tilewright.tiling import Tiling, fitting_tilings
 from tilewright.traffic import (
@@ -32,7 +38,7 @@ from tilewright.traffic import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -119,7 +125,8 @@ class Candidates:
         if allow_swap and not ragged_k:
             self._frames.append((True, _swapped(problem.groups())))
         self._uniques = {swap: unique_groups(groups) for swap, groups in self._frames}
-        self._residencies: dict[tuple[CtaResources, int], Residency] = {}
+        self._slots: dict[CtaResources, Limit] = {}
+        self._residencies: dict[tuple[Limit, int], Residency] = {}
 
     def best(self, kind: Class) -> Candidate | None:
         """The fastest of a class; None when the device or the problem admits none.
@@ -134,9 +141,8 @@ class Candidates:
         return swapped if swapped.cycles * (1 + SWAP_GAIN) < plain.cycles else plain
 
     def _best_in_frame(self, kind: Class, *, swap: bool) -> Candidate | None:
-        bounded = sorted(self._bounds(kind, swap=swap), key=lambda entry: entry[0])
         best: Candidate | None = None
-        for bound, tiling, residency in bounded:
+        for bound, tiling, residency in self._bounds(kind, swap=swap):
             if best is not None and bound >= best.cycles:
                 break
             candidate = self.evaluate(tiling, swap_ab=swap, residency=residency)
@@ -144,35 +150,40 @@ class Candidates:
                 best = candidate
         return best
 
-    def _bounds(self, kind: Class, *, swap: bool) -> Iterable[tuple[float, Tiling, Residency]]:
-        """Each tiling of the class with the cycles that its MMAs alone take."""
+    def _bounds(self, kind: Class, *, swap: bool) -> list[tuple[float, Tiling, Residency]]:
+        """Each tiling of the class with cycles that it cannot be under, the least first."""
         unique = self._uniques[swap]
-        rate = (self.device.tensor_rate(self.problem.dtype) or 1.0) * (
-            self.device.tensor_efficiency or 1.0
+        entries = [(t, self._residency(t)) for t in self._tilings if class_of(t) == kind]
+        entries = [(t, r) for t, r in entries if r.resident_clusters]
+        if not entries or not len(unique.m):
+            return [(0.0, t, r) for t, r in entries]
+        columns = [
+            (t.cluster_tile.m, t.cluster_tile.n, t.cta_tile.k, r.resident_clusters, self._least(t))
+            for t, r in entries
+        ]
+        tile_m, tile_n, tile_k, resident, stage = np.array(columns, float).T[:, :, np.newaxis]
+        clusters = np.ceil(unique.m / tile_m) * np.ceil(unique.n / tile_n) * unique.times
+        steps = np.ceil(unique.k / tile_k)
+        count = clusters.sum(axis=1, keepdims=True)
+        rounds = np.maximum(
+            (clusters * steps).sum(axis=1, keepdims=True) / resident,
+            np.ceil(count / resident) * steps.min(axis=1, keepdims=True),
         )
-        for tiling in self._tilings:
-            if class_of(tiling) != kind:
-                continue
-            residency = self._residency(tiling)
-            if residency.resident_clusters == 0:
-                continue
-            clusters, steps = _cluster_tiles(unique, tiling)
-            work = float((clusters * steps).sum())
-            longest = float(steps.max()) if len(steps) else 0.0
-            rounds = max(
-                work / residency.resident_clusters,
-                math.ceil(float(clusters.sum()) / residency.resident_clusters) * float(steps.min())
-                if len(steps)
-                else 0.0,
-                longest,
-            )
-            m, n, k = tiling.cta_tile
-            yield rounds * 2.0 * m * n * k / rate, tiling, residency
+        bounds = (np.maximum(rounds, steps.max(axis=1, keepdims=True)) * stage)[:, 0]
+        order = np.argsort(bounds, kind="stable")
+        return [(float(bounds[i]), *entries[i]) for i in order]
+
+    def _least(self, tiling: Tiling) -> float:
+        """Least cycles a stage; a tiling's own, whatever the problem."""
+        return least_cycles_a_stage(tiling, self.device)
 
     def _residency(self, tiling: Tiling) -> Residency:
-        key = tiling.resources, tiling.cluster_size
+        resources = tiling.resources
+        if resources not in self._slots:
+            self._slots[resources] = cluster_slots(resources, self.device)
+        key = self._slots[resources], tiling.cluster_size
         if key not in self._residencies:
-            self._residencies[key] = find_residency(
+            self._residencies[key] = residency_of_slots(
                 *key,
                 self.device,
                 busy_sms=self._busy.busy_sms,

@@ -20,11 +20,12 @@ CTAs against 30 to each of 132 (tests/data/h200/memory.csv), so small grids are 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.problem import DTYPES
-from tilewright.traffic import smem_read_bytes_a_stage
+from tilewright.traffic import l2_bytes_a_stage, smem_read_bytes_a_stage
 
 if TYPE_CHECKING:
     from tilewright.device import Device
@@ -123,14 +124,10 @@ def tile_cost(
         active_sms: SMs that hold a CTA; they share HBM among them.
         ctas_per_sm: CTAs that share one SM's tensor cores and memory paths.
     """
-    m, n, k = tiling.cta_tile
-    rate = (device.tensor_rate(problem.dtype) or 0.0) * (device.tensor_efficiency or 1.0)
-    if tiling.mma.family == "tcgen05" and tiling.mma.shape.m // tiling.cta_group == 64:
-        rate *= TCGEN05_M64_UTILISATION
     stages = _cta_stages(tiling, traffic)
     latency = _load_latency(device)
     stage = StageCycles(
-        mma=2.0 * m * n * k / rate * ctas_per_sm,
+        mma=mma_cycles_a_stage(tiling, device) * ctas_per_sm,
         smem=_per(smem_read_bytes_a_stage(tiling), device.smem_bytes_per_cycle, ctas_per_sm),
         l2=_per(traffic.l2_bytes / stages, l2_bytes_per_cycle(device), ctas_per_sm),
         hbm=_per(traffic.hbm_bytes / stages, hbm_bytes_per_cycle(device, active_sms), ctas_per_sm),
@@ -143,6 +140,25 @@ def tile_cost(
         epilogue_cycles=epilogue,
         exposed_epilogue_cycles=exposed,
     )
+
+
+def mma_cycles_a_stage(tiling: Tiling, device: Device) -> float:
+    """Cycles that one CTA's MMAs of a stage need of its SM's tensor cores."""
+    rate = (device.tensor_rate(tiling.mma.dtype) or 0.0) * (device.tensor_efficiency or 1.0)
+    if tiling.mma.family == "tcgen05" and tiling.mma.shape.m // tiling.cta_group == 64:
+        rate *= TCGEN05_M64_UTILISATION
+    return 2.0 * math.prod(tiling.cta_tile) / rate
+
+
+def least_cycles_a_stage(tiling: Tiling, device: Device) -> float:
+    """A floor of a stage's cycles that needs no traffic estimate: MMAs, shared memory, L2 requests."""
+    demands = [mma_cycles_a_stage(tiling, device)]
+    if device.smem_bytes_per_cycle is not None:
+        demands.append(smem_read_bytes_a_stage(tiling) / device.smem_bytes_per_cycle)
+    share = l2_bytes_per_cycle(device)
+    if share is not None:
+        demands.append(l2_bytes_a_stage(tiling) / share)
+    return max(demands)
 
 
 def _cta_stages(tiling: Tiling, traffic: Traffic) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilewright.candidates import NOT_BUSY, Busy
+from tilewright.sim import SCHEDULERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from tilewright.plan_model import Check, OptionRow
     from tilewright.protocol import Protocol
     from tilewright.residency import CtaResources, Residency
+    from tilewright.sim import Scheduler
     from tilewright.tile_map import TileMap
-    from tilewright.work import Work
+    from tilewright.work import Outcome, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +83,13 @@ class Draft:
     experiments: list[Check]
     notes: list[str] = field(default_factory=list)
     tiles: TileMap | None = None
+
+    def outcomes(self) -> dict[Scheduler, Outcome]:
+        """Every scheduler on the chosen tiles as given; those that the decision simulated are not run again."""
+        options = (self.decision.chosen, *self.decision.rejected)
+        known = {
+            option.scheduler: option.outcome
+            for option in options
+            if option.name == self.decision.chosen.name and option.order == "given"
+        }
+        return {name: known.get(name) or self.work.run(name) for name in SCHEDULERS}

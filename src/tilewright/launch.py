@@ -165,7 +165,9 @@ def _pure(
             "give --device, or --workers for the pure model", allowed="--device, --workers"
         )
     if launch.workers < 1:
-        raise BadInput(f"{launch.workers} workers; at least 1 is needed", given=launch.workers, nearest="1")
+        raise BadInput(
+            f"{launch.workers} workers; at least 1 is needed", given=launch.workers, nearest="1"
+        )
     tiles = TileList.of(costs).costs(PURE_CLOCK_MHZ)
     names = SCHEDULERS if scheduler == "all" else tuple(n for n in SCHEDULERS if n == scheduler)
     found = {

@@ -197,15 +197,16 @@ def _flips(
             ranges = plausible(device, _TILING_RANGES)
             gain = _tiling_gain(step, candidates, best, device)
         else:
-            ranges = plausible(device, scheduler_ranges())
+            ranges = plausible(device, scheduler_ranges(step))
             gain = scheduler_gain(step, works[step.chosen.name])
         flips += find_flips(step, ranges, gain, lambda name: settle(name, device))
     return flips
 
 
-def scheduler_ranges() -> tuple[str, ...]:
-    """Device values that a choice between schedulers rests on."""
-    return tuple(_SCHEDULER_RANGES)
+def scheduler_ranges(step: Step) -> tuple[str, ...]:
+    """Device values that a choice between these two schedulers rests on."""
+    asks = "clc" in {step.simpler.scheduler, step.chosen.scheduler}
+    return tuple(name for name in _SCHEDULER_RANGES if asks or name != "clc_latency_cycles")
 
 
 def plausible(device: Device, names: tuple[str, ...]) -> dict[str, tuple[str, float, float]]:

@@ -56,7 +56,7 @@ def make_plan(problem: Workload, device: Device, options: Options = DEFAULT) -> 
         TilewrightError: bad input, nothing fits, or a value that the answer needs is unknown.
     """
     draft = draft_of(problem, device, options)
-    outcomes = draft.work.run_all(SCHEDULERS)
+    outcomes = draft.outcomes()
     return Plan(
         tilewright=__version__,
         problem=problem.model_dump(),

@@ -230,8 +230,29 @@ def find_residency(
     Raises:
         NoFit, Unsupported, BadInput: see `ctas_per_sm` and `check_cluster_size`.
     """
+    return residency_of_slots(
+        cluster_slots(cta, device),
+        cluster_size,
+        device,
+        busy_sms=busy_sms,
+        busy_by_group=busy_by_group,
+        sm_budget=sm_budget,
+        nonportable=nonportable,
+    )
+
+
+def residency_of_slots(
+    slots: Limit,
+    cluster_size: int,
+    device: Device,
+    *,
+    busy_sms: int = 0,
+    busy_by_group: Sequence[int] | None = None,
+    sm_budget: int | None = None,
+    nonportable: bool = True,
+) -> Residency:
+    """`find_residency` for a kernel of which the CTAs an SM are known already."""
     portable = check_cluster_size(cluster_size, device, nonportable=nonportable)
-    slots = cluster_slots(cta, device)
     busy = _busy(device, busy_sms, sm_budget)
     if busy_by_group is not None:
         low = high = _with_busy_groups(device, slots.ctas, cluster_size, busy_by_group)

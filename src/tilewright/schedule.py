@@ -11,20 +11,16 @@ interval (`slots_with_busy`, `makespan_interval`), not a number.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tilewright.device import load
-from tilewright.errors import BadInput, NoFit, UnknownName
-from tilewright.residency import CtaResources, busy_bounds, find_residency
+from tilewright.errors import BadInput
+from tilewright.residency import busy_bounds
 from tilewright.sim import (
     NO_OVERHEADS,
     SCHEDULERS,
     Busy,
-    Clc,
     Disturbance,
     Metrics,
     Order,
@@ -35,7 +31,7 @@ from tilewright.sim import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -240,167 +236,3 @@ def makespan_interval(
         )
         spans.append(run.makespan_cycles / clock_mhz)
     return min(spans), max(spans) if fewest else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """What a kernel asks of a device, and what else is there.
-
-    Attributes:
-        busy_sms: SMs that another kernel holds from the start, for `busy_us` (None: for good).
-        sm_budget: SMs that this kernel may use; all unless given.
-        workers: persistent workers launched, as many as are resident unless given. Without a device,
-            the slots of the pure model as well.
-    """
-
-    cluster_shape: tuple[int, int, int] = (1, 1, 1)
-    threads: int = 256
-    smem_bytes: int = 0
-    regs: int = 32
-    tmem_columns: int = 0
-    prologue_cycles: int = 0
-    busy_sms: int = 0
-    busy_us: float | None = None
-    sm_budget: int | None = None
-    workers: int | None = None
-    clc_depth: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Simulation:
-    """The answer to `simulate_launch`.
-
-    Attributes:
-        where: what it ran on, for a heading.
-        metrics: by scheduler; with the kindest placement of the busy SMs where that is not known.
-        worst: the same with the worst placement; empty where the placement makes no difference.
-        notes: assumptions that a reader must know.
-    """
-
-    num_tiles: int
-    where: str
-    metrics: dict[str, Metrics]
-    worst: dict[str, Metrics] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The metrics by scheduler, as a JSON object."""
-        rows: dict[str, Any] = {name: found.as_dict() for name, found in self.metrics.items()}
-        for name, found in self.worst.items():
-            rows[name]["makespan_worst_us"] = found.makespan_us
-        return rows
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Slots, clock and overheads of a launch, on a device or in the pure model."""
-
-    where: str
-    slots: int
-    left: tuple[int, int]
-    clock_mhz: float
-    overheads: Overheads
-    schedulers: tuple[Scheduler, ...]
-    notes: tuple[str, ...]
-
-
-PURE_CLOCK_MHZ = 1000.0  # one cycle is one ns
-
-
-def simulate_launch(
-    costs: Mapping[str, Sequence[float]],
-    device: Device | str | None,
-    launch: Launch,
-    *,
-    scheduler: str = "all",
-    order: str = "given",
-) -> Simulation:
-    """Tail, fairness and makespan of a tile list on a device, or on `launch.workers` slots.
-
-    Args:
-        costs: {"costs_cycles": …} or {"costs_us": …}, as `problem.parse_costs` returns it.
-        device: a device, its name or file; None for the pure model without overheads.
-        launch: the kernel and its surroundings.
-        scheduler: one of them, or "all" that the device has.
-        order: "given" or "longest-first".
-
-    Raises:
-        UnknownName, BadInput: as `simulate`.
-        NoFit: no cluster is resident.
-    """
-    place = _pure(launch) if device is None else _on(device, launch)
-    cycles = np.asarray(costs.get("costs_cycles", ()), dtype=np.float64)
-    if "costs_us" in costs:
-        cycles = np.asarray(costs["costs_us"], dtype=np.float64) * place.clock_mhz
-    names = place.schedulers if scheduler == "all" else (scheduler,)
-    if names[0] not in place.schedulers:
-        raise UnknownName(f"scheduler on {place.where}:", scheduler, ["all", *place.schedulers])
-
-    def at(left: int) -> dict[str, Metrics]:
-        end = None if launch.busy_us is None else round(launch.busy_us * place.clock_mhz)
-        held = Busy(slots=place.slots - left, end_cycles=end)
-        options = {
-            "workers": launch.workers,
-            "overheads": place.overheads,
-            "order": order,
-            "clc": Clc(depth=launch.clc_depth),
-            "disturbance": Disturbance(busy=(held,)),
-        }
-        return compare(cycles, place.slots, place.clock_mhz, schedulers=names, **options)  # type: ignore[arg-type]
-
-    kindest, worst = place.left
-    notes = list(place.notes)
-    answers = worst or launch.busy_us is not None
-    if kindest != worst and not answers:
-        notes.append("with the worst placement of the busy SMs no cluster fits until they are free")
-    return Simulation(
-        len(cycles),
-        place.where,
-        at(kindest),
-        at(worst) if kindest != worst and answers else {},
-        tuple(notes),
-    )
-
-
-def _pure(launch: Launch) -> _Place:
-    if launch.workers is None:
-        raise BadInput("a device or a number of workers is needed", given="neither")
-    slots = launch.workers
-    return _Place(
-        f"{slots} workers, the pure model",
-        slots,
-        (slots - launch.busy_sms,) * 2,
-        PURE_CLOCK_MHZ,
-        Overheads(prologue_cycles=launch.prologue_cycles),
-        SCHEDULERS,
-        ("no device: no overheads, one cycle is one ns, each busy SM takes one slot",),
-    )
-
-
-def _on(device: Device | str, launch: Launch) -> _Place:
-    chip = load(device) if isinstance(device, str) else device
-    size = math.prod(launch.cluster_shape)
-    cta = CtaResources(launch.threads, launch.smem_bytes, launch.regs, launch.tmem_columns)
-    idle = find_residency(cta, size, chip, sm_budget=launch.sm_budget)
-    if not idle.resident_clusters:
-        raise NoFit(f"no cluster of {size} is resident on {chip.name}: {idle.limited_by}")
-    slots = idle.resident_clusters
-    held = find_residency(cta, size, chip, sm_budget=launch.sm_budget, busy_sms=launch.busy_sms)
-    left = held.resident_clusters_max, held.resident_clusters
-    if chip.gpc_sms and launch.busy_sms:
-        away = 0 if launch.sm_budget is None else chip.sm_count - launch.sm_budget
-        left = slots_with_busy(chip.gpc_sms, size, held.ctas_per_sm, launch.busy_sms + away)
-    notes = []
-    if unknown := unknown_overheads(chip):
-        notes.append(f"unknown on {chip.name} and counted as 0: {', '.join(unknown)}")
-    if idle.decides:
-        notes.append(f"{slots} slots counted on; {idle.decides} decides")
-    return _Place(
-        f"{chip.name}: {slots} slots for clusters of {size}",
-        slots,
-        (min(slots, left[0]), min(slots, left[1])),
-        chip.sm_clock_mhz,
-        overheads_for(chip, size, launch.prologue_cycles),
-        schedulers_for(chip),
-        tuple(notes),
-    )

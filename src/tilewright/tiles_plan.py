@@ -158,7 +158,7 @@ def _flips(decision: Decision, work: Work, device: Device) -> list[Flip]:
     for step in decision.steps:
         flips += find_flips(
             step,
-            plausible(device, scheduler_ranges()),
+            plausible(device, scheduler_ranges(step)),
             scheduler_gain(step, work),
             lambda name: settle(name, device),
         )

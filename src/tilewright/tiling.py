@@ -13,7 +13,7 @@ Left out: swapped operands for tiny M, sparse kinds, two MMAs a CTA (256 x 256 p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -216,7 +216,8 @@ class Tiling:
         return f"CTA tile {self.cta_tile}{pair}, cluster ({x}, {y}, {z}), {self.num_stages} stages"
 
 
-def fitting_tilings(dtype: str, out_bytes: int, device: Device) -> list[Tiling]:
+@lru_cache(maxsize=64)
+def fitting_tilings(dtype: str, out_bytes: int, device: Device) -> tuple[Tiling, ...]:
     """Every tiling worth costing that fits the device.
 
     Raises:
@@ -243,7 +244,7 @@ def fitting_tilings(dtype: str, out_bytes: int, device: Device) -> list[Tiling]:
     if not fits:
         closest = min(misses, default=(0, f"no tile of {dtype} exists for {device.name}"))
         raise NoFit(closest[1], given=dtype)
-    return fits
+    return tuple(fits)
 
 
 def make_tiling(

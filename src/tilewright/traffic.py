@@ -201,9 +201,7 @@ def find_traffic(
         element.bytes_of(extent * tile_k) for extent in (tiling.cta_tile.m, tiling.cta_tile.n)
     )
     unshared = stages * size_x * size_y * (a_stage + b_stage)
-    share_a = size_y if tiling.multicast else 1
-    share_b = size_x if tiling.multicast else tiling.cta_group
-    l2 = stages * size_x * size_y * (a_stage / share_a + b_stage / share_b)
+    l2 = stages * size_x * size_y * l2_bytes_a_stage(tiling)
     arriving = stages * size_x * size_y * (a_stage + b_stage / tiling.cta_group)
     out = float((unique.m * unique.n * unique.times).sum())
     read_a = element.bytes_of(float((unique.m * unique.k * unique.times).sum()))
@@ -220,6 +218,16 @@ def find_traffic(
         wave_bytes=_wave_bytes(problem, tiling, resident, unique),
         reads=reads,
     )
+
+
+def l2_bytes_a_stage(tiling: Tiling) -> float:
+    """Bytes that one CTA requests from L2 in one stage, less what its cluster sends it."""
+    element = DTYPES[tiling.mma.dtype]
+    size_x, size_y, _ = tiling.cluster_shape
+    m, n, k = tiling.cta_tile
+    share_a = size_y if tiling.multicast else 1
+    share_b = size_x if tiling.multicast else tiling.cta_group
+    return element.bytes_of(m * k) / share_a + element.bytes_of(n * k) / share_b
 
 
 def smem_read_bytes_a_stage(tiling: Tiling) -> float:

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 
 from tilewright.device import load
-from tilewright.errors import BadInput, UnknownName
+from tilewright.errors import BadInput
+from tilewright.launch import Launch, simulate_launch
 from tilewright.schedule import (
-    Launch,
     boundary_cases,
     compare,
     makespan_interval,
     overheads_for,
     schedulers_for,
-    simulate_launch,
     slots_with_busy,
     unknown_overheads,
 )
@@ -282,25 +281,3 @@ def test_simulate_launch_beside_a_busy_kernel() -> None:
     assert answer.metrics["static"].makespan_us == pytest.approx(84.86, rel=0.02)
     assert answer.metrics["dynamic_atomic"].makespan_us == pytest.approx(66.53, rel=0.02)
     assert not answer.worst
-
-
-def test_simulate_launch_gives_an_interval_for_clusters_beside_a_busy_kernel() -> None:
-    launch = Launch(cluster_shape=(2, 1, 1), threads=128, smem_bytes=204_800, busy_sms=33)
-    answer = simulate_launch({"costs_us": [10.0] * 528}, "h200", launch, scheduler="single_tile")
-    rows = answer.as_dict()["single_tile"]
-    assert rows["makespan_worst_us"] / rows["makespan_us"] == pytest.approx(16 / 11, rel=0.01)
-
-
-def test_the_pure_model_counts_nanoseconds() -> None:
-    answer = simulate_launch({"costs_us": [2.0] * 9}, None, Launch(workers=4))
-    assert answer.as_dict()["clc"]["makespan_us"] == 6.0
-    assert simulate_launch({"costs_cycles": [1000] * 9}, None, Launch(workers=4)).as_dict()[
-        "static"
-    ]["makespan_us"] == pytest.approx(3.0)
-
-
-def test_simulate_launch_refuses_what_cannot_be_meant() -> None:
-    with pytest.raises(BadInput, match="device or a number of workers"):
-        simulate_launch({"costs_us": [1.0]}, None, Launch())
-    with pytest.raises(UnknownName, match="clc"):
-        simulate_launch({"costs_us": [1.0]}, "h200", Launch(), scheduler="clc")
