@@ -6,7 +6,7 @@ A stage is one step of the operand ring: `cta_tile.k` along K. Each resource alo
     smem    bytes that the matrix instructions read / shared-memory bandwidth
     l2      bytes that this CTA requests / its share of L2 bandwidth
     hbm     this stage's part of all HBM bytes / its share of HBM bandwidth
-    latency memory latency / stages in flight
+    latency (memory latency + l2 + mma) / stages of the ring: what one slot's round trip takes
 
 and together the p-norm of them with p = `INTERFERENCE`: the largest, and a few per cent more where two
 are nearly equal. A tile is `stages * cycles`, plus, where nothing hides them, the fill of the ring before
@@ -21,7 +21,7 @@ CTAs against 30 to each of 132 (tests/data/h200/memory.csv), so small grids are 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.problem import DTYPES
@@ -37,6 +37,11 @@ INTERFERENCE = 16.0
 """Exponent of the p-norm over resources: 4 % more than the larger of two equal demands, nothing at half.
 Kind: assumed, plausible 8 to infinity (a pure roofline). Single-CTA kernels of 128x256x64 bf16 tiles, which
 need L2 and tensor cores about equally, are published at 94 to 99 % of either limit (docs/validation.md)."""
+
+HBM_INTERFERENCE = 4.0
+"""The same between HBM and the rest: 19 % more at equal demands, 2 % at half. Misses come in bursts, at the
+start of every wave. Kind: assumed, plausible 2 to 16; on an H200 it takes the error of the products that HBM
+bounds from 20 to 12 % (docs/validation.md)."""
 
 TCGEN05_M64_UTILISATION = 0.5
 """tcgen05 with M = 64 uses half of the datapath. Source: SemiAnalysis, Dissecting Nvidia Blackwell."""
@@ -75,11 +80,8 @@ class StageCycles:
     @property
     def total(self) -> float:
         """All together: the p-norm."""
-        largest = max(self.demands.values())
-        if largest == 0.0:
-            return 0.0
-        ratios = sum((value / largest) ** INTERFERENCE for value in self.demands.values())
-        return float(largest * ratios ** (1.0 / INTERFERENCE))
+        on_chip = [value for name, value in self.demands.items() if name != "hbm"]
+        return _norm([_norm(on_chip, INTERFERENCE), self.hbm or 0.0], HBM_INTERFERENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,14 @@ class TileCost:
         return self.fill_cycles + k_steps * self.stage.total + self.epilogue_cycles
 
 
+def _norm(values: list[float], exponent: float) -> float:
+    """(sum of v^p)^(1/p)."""
+    largest = max(values)
+    if largest == 0.0:
+        return 0.0
+    return float(largest * sum((v / largest) ** exponent for v in values) ** (1.0 / exponent))
+
+
 def tile_cost(
     problem: Matmul,
     tiling: Tiling,
@@ -131,8 +141,13 @@ def tile_cost(
         smem=_per(smem_read_bytes_a_stage(tiling), device.smem_bytes_per_cycle, ctas_per_sm),
         l2=_per(traffic.l2_bytes / stages, l2_bytes_per_cycle(device), ctas_per_sm),
         hbm=_per(traffic.hbm_bytes / stages, hbm_bytes_per_cycle(device, active_sms), ctas_per_sm),
-        latency=None if latency is None else latency / tiling.num_stages,
+        latency=None,
     )
+    if (
+        latency is not None
+    ):  # a slot is free again when its load, its transfer and its MMAs are done
+        cycle = latency + (stage.l2 or 0.0) + stage.mma
+        stage = replace(stage, latency=cycle / tiling.num_stages)
     epilogue, exposed = _epilogue(problem, tiling, device, ctas_per_sm)
     return TileCost(
         stage=stage,

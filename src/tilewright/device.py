@@ -98,6 +98,7 @@ class Device:
 
     # memory
     l2_bytes: int | None = _fact("bytes")
+    l2_partitions: int | None = _fact("partitions")
     l2_bandwidth_gbps: float | None = _fact("GB/s")
     l2_latency_cycles: float | None = _fact("cycles")
     hbm_bytes: int | None = _fact("bytes")

@@ -2,7 +2,7 @@
 
 From a kernel's resources and a device come the slots and the overheads; from foreign kernels the slots
 that are missing and for how long. With clusters of several CTAs nobody knows which SMs a foreign kernel
-takes, so there are two results: the kindest placement and the worst.
+takes, so there are two results: the shortest and the longest over every number of slots that may be left.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Metrics by scheduler; `worst` only where the placement of busy SMs matters."""
+    """Metrics by scheduler, over the slots that may be left: `metrics` the shortest run, `worst` the longest.
+
+    `worst` is empty where one number of slots is certain.
+    """
 
     num_tiles: int
     where: str
@@ -140,14 +143,31 @@ def simulate_launch(
             for name in names
         }
 
-    kindest, worst = left.resident_clusters_max, left.resident_clusters
+    kindest, worst = min(left.resident_clusters_max, slots), left.resident_clusters
+    ends = until is not None
+    if kindest == 0 and not ends:
+        raise BadInput(
+            "no slot is left beside the other kernel, which never ends", given=launch.busy_sms
+        )
+    runs = [run(free) for free in range(worst, kindest + 1) if free or ends]
+    notes = _notes(chip, names, scheduler, overheads)
+    if worst == 0 and not ends:
+        notes.append(
+            "with the worst placement no slot is left: the kernel waits for the other one to end"
+        )
     return Simulation(
         num_tiles=len(tiles),
         where=_where(slots, size, chip, launch, kindest, worst),
-        metrics=run(min(kindest, slots)),
-        worst=run(worst) if worst < kindest and (worst or until is not None) else {},
-        notes=_notes(chip, names, scheduler, overheads),
+        metrics={name: min((r[name] for r in runs), key=_makespan) for name in names},
+        worst={name: max((r[name] for r in runs), key=_makespan) for name in names}
+        if len(runs) > 1
+        else {},
+        notes=notes,
     )
+
+
+def _makespan(found: Metrics) -> float:
+    return found.makespan_us
 
 
 def _names(scheduler: str, device: Device) -> tuple[Scheduler, ...]:

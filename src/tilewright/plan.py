@@ -34,6 +34,7 @@ from tilewright.plan_model import (
 from tilewright.problem import Attention, TileList, Workload
 from tilewright.residency import find_residency
 from tilewright.risks import find_risks
+from tilewright.schedule import boundary_counts
 from tilewright.sim import SCHEDULERS
 from tilewright.tiles_plan import draft_tiles
 from tilewright.work import Outcome, dynamic_scheduler
@@ -299,7 +300,7 @@ def _metrics(outcome: Outcome) -> dict[str, float]:
 def _boundaries(draft: Draft, outcomes: dict[Any, Outcome]) -> Iterable[Boundary]:
     """R-1, R, R+1, 2R, 2R+1 tiles, by repeating or cutting the real list, and the real count."""
     work = draft.work
-    for count in work.boundary_counts():
+    for count in boundary_counts(work.num_tiles, work.slots):
         found = outcomes if count == work.num_tiles else work.resized(count).run_all(SCHEDULERS)
         yield Boundary(
             tiles=count,
@@ -328,7 +329,7 @@ def _validation(draft: Draft, device: Device, problem: Workload) -> Validation:
         command=f"tilewright plan {command_of(problem, device)} --verify",
         refuted_if="a tile is done twice or not at all under declines, busy SMs or a priority kernel (exit code 1)",
     )
-    counts = [n for n in work.boundary_counts() if n != work.num_tiles]
+    counts = boundary_counts(work.num_tiles, work.slots)[:-1]
     boundary = [
         Check(
             command=f"tilewright simulate {count}x{cost} {base} {kernel}",

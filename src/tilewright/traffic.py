@@ -160,7 +160,7 @@ def _reads(
     """Reads of A and of B for every raster (rows) and distinct group (columns)."""
     element = problem.element.bytes_of(1.0)
     tile_m, tile_n, _ = tiling.cluster_tile
-    usable = L2_USABLE * (device.l2_bytes or 0)
+    usable = L2_USABLE * (device.l2_bytes or 0) / (device.l2_partitions or 1)
     along_m = np.array([[r.along == "m"] for r in rasters])
     swizzle = np.array([[float(r.swizzle)] for r in rasters])
     m_tiles, n_tiles = np.ceil(unique.m / tile_m), np.ceil(unique.n / tile_n)
@@ -206,9 +206,10 @@ def find_traffic(
     out = float((unique.m * unique.n * unique.times).sum())
     read_a = element.bytes_of(float((unique.m * unique.k * unique.times).sum()))
     read_b = element.bytes_of(float((unique.n * unique.k * unique.times).sum()))
+    read = read_a * reads.a + read_b * reads.b + out * problem.epilogue_bytes
     return Traffic(
         compulsory_bytes=problem.compulsory_bytes,
-        hbm_read_bytes=read_a * reads.a + read_b * reads.b + out * problem.epilogue_bytes,
+        hbm_read_bytes=read,
         hbm_write_bytes=out * problem.out_bytes,
         l2_bytes=l2,
         l2_bytes_unshared=unshared,

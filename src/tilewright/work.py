@@ -117,11 +117,6 @@ class Work:
             persistent_cycles=np.resize(self.persistent_cycles, count),
         )
 
-    def boundary_counts(self) -> list[int]:
-        """Tile counts around the slots: R-1, R, R+1, 2R, 2R+1 and the real one, where positive."""
-        r = self.slots
-        return sorted({n for n in (r - 1, r, r + 1, 2 * r, 2 * r + 1, self.num_tiles) if n > 0})
-
     def compare(self, dynamic: Scheduler) -> list[Outcome]:
         """The three schedulers that a decision is between; unequal tiles also longest first."""
         outcomes = [self.run(name) for name in ("single_tile", "static", dynamic)]

@@ -14,13 +14,11 @@ import pytest
 from tilewright.device import load
 from tilewright.errors import BadInput
 from tilewright.launch import Launch, simulate_launch
+from tilewright.residency import busy_bounds
 from tilewright.schedule import (
-    boundary_cases,
-    compare,
-    makespan_interval,
+    boundary_counts,
     overheads_for,
     schedulers_for,
-    slots_with_busy,
     unknown_overheads,
 )
 from tilewright.sim import Busy, Disturbance, Overheads, Scheduler, simulate
@@ -183,32 +181,18 @@ def test_c17_orders_that_tail_and_overheads_explain(prologue_cycles: int) -> Non
 # --- boundaries -----------------------------------------------------------------------------------
 
 
-def test_boundary_counts_and_equal_tiles() -> None:
+def test_boundary_counts() -> None:
     """R = 5: one wave up to 5 tiles, two up to 10, three for 11; the real count comes last."""
-    cases = boundary_cases([10] * 23, 5, 1.0)
-    assert [case.tiles for case in cases] == [4, 5, 6, 10, 11, 23]
-    spans = [case.schedulers["clc"].makespan_us for case in cases]
+    assert boundary_counts(23, 5) == [4, 5, 6, 10, 11, 23]
+    assert boundary_counts(5, 5) == [4, 6, 10, 11, 5]
+    assert boundary_counts(7, 1) == [1, 2, 3, 7]
+    spans = [simulate("clc", [10] * n, 5).makespan_cycles for n in boundary_counts(23, 5)]
     assert spans == [10, 10, 20, 20, 30, 50]
-    assert cases[0].as_dict()["schedulers"]["static"]["tiles_min"] == 0
 
 
-def test_boundary_cases_cycle_and_cut_the_list() -> None:
-    cases = {case.tiles: case for case in boundary_cases([1, 2, 4], 3, 1.0, schedulers=["static"])}
-    assert cases[7].schedulers["static"].makespan_us == 4 + 4  # 1 2 4 1 2 4 1
-    assert cases[2].schedulers["static"].makespan_us == 2
-    assert list(cases)[-1] == 3
-
-
-def test_boundary_of_one_slot_and_of_nothing() -> None:
-    assert [case.tiles for case in boundary_cases([7], 1, 1.0)] == [0, 2, 3, 1]
-    assert [case.tiles for case in boundary_cases([], 4, 1.0)] == [0]
-
-
-def test_compare_names_each_scheduler() -> None:
-    found = compare([10, 20, 30], 2, 1000.0, schedulers=["static", "clc"], order="longest-first")
-    assert list(found) == ["static", "clc"]
-    # at 0 both ask, slot 0 first: it holds the tile of 10 behind its tile of 30
-    assert found["clc"].makespan_us == pytest.approx(0.04)
+def test_a_worker_that_asks_ahead_holds_a_tile() -> None:
+    """At 0 both ask, slot 0 first: it holds the tile of 10 behind its tile of 30."""
+    assert simulate("clc", [10, 20, 30], 2, order="longest-first").makespan_cycles == 40
 
 
 # --- busy SMs and clusters ------------------------------------------------------------------------
@@ -231,31 +215,31 @@ def brute_force(
 @pytest.mark.parametrize("gpc_sms", [(4, 2), (6, 4), (8, 2, 2)])
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("busy", [0, 1, 2, 3])
-def test_slots_with_busy_against_every_placement(
+def test_busy_bounds_against_every_placement(
     gpc_sms: tuple[int, ...], size: int, busy: int
 ) -> None:
     kindest = brute_force(gpc_sms, size, busy, in_pairs=False)[0]
     worst = brute_force(gpc_sms, size, busy, in_pairs=size > 1)[1]
-    assert slots_with_busy(gpc_sms, size, 1, busy) == (kindest, worst)
+    assert busy_bounds(gpc_sms, 1, size, busy) == (worst, kindest)
 
 
-def test_the_measured_slots_beside_33_busy_sms_lie_inside() -> None:
-    """About 44 of 66 clusters of two were left (design notes, derived from makespans)."""
-    assert H200.gpc_sms is not None
-    kindest, worst = slots_with_busy(H200.gpc_sms, 2, 1, 33)
-    assert worst < 44 < kindest
-    assert slots_with_busy(H200.gpc_sms, 1, 1, 33) == (99, 99)
-    with pytest.raises(BadInput, match="133 busy"):
-        slots_with_busy(H200.gpc_sms, 2, 1, 133)
+def test_an_interval_of_makespans() -> None:
+    """66 static workers of one tile each: two rounds with 33 to 49 slots left; 132 tiles dynamically: 3 or 4."""
+    cluster = Launch(cluster_shape=(2, 1, 1), threads=128, smem_bytes=204_800, busy_sms=33)
+    tile = 1_000_000  # overheads are under a thousandth of it
+    one = simulate_launch({"costs_cycles": [tile] * 66}, "h200", cluster)
+    for found in (one.metrics, one.worst):
+        assert found["static"].makespan_us == pytest.approx(2 * tile / 1980, rel=0.01)
+    two = simulate_launch({"costs_cycles": [tile] * 132}, "h200", cluster)
+    assert two.metrics["dynamic_atomic"].makespan_us == pytest.approx(3 * tile / 1980, rel=0.01)
+    assert two.worst["dynamic_atomic"].makespan_us == pytest.approx(4 * tile / 1980, rel=0.01)
+    assert two.as_dict()["static"]["makespan_us_worst"] == two.worst["static"].makespan_us
 
 
-def test_makespan_interval_is_by_rounds() -> None:
-    """66 static workers of one tile: two rounds with 33 to 49 slots left; 132 tiles dynamically: 3 or 4."""
-    assert makespan_interval("static", [10] * 66, 66, (49, 33), clock_mhz=1.0) == (20, 20)
-    assert makespan_interval("dynamic_atomic", [10] * 132, 66, (49, 33), clock_mhz=1.0) == (30, 40)
-    assert makespan_interval("clc", [10] * 4, 4, (2, 0), clock_mhz=1.0) == (20, None)
+def test_nothing_left_beside_the_other_kernel() -> None:
+    every = Launch(cluster_shape=(2, 1, 1), threads=128, smem_bytes=204_800, busy_sms=132)
     with pytest.raises(BadInput, match="no slot is left"):
-        makespan_interval("clc", [10] * 4, 4, (0, 0), clock_mhz=1.0)
+        simulate_launch({"costs_cycles": [10.0] * 4}, "h200", every)
 
 
 # --- simulate_launch ------------------------------------------------------------------------------
