@@ -7,62 +7,71 @@ see. Cycles a key block, by resource, combined as in `cost`:
     exp   block_q block_kv / exponentials a cycle
     l2    K and V of the block / this SM's share of L2, less what a cluster shares by multicast
 
-Before a tile stand the loads of Q and the first K, after it the write of O. Kernels: sm_100 keeps two
-query tiles of 128 rows in flight against one K/V stream (S, P and O in TMEM), sm_90 one of 128 rows on two
-consumer warpgroups, older ones one of 128 on mma.sync.
+Before a tile stand the loads of Q and the first K; after it O leaves through Q's buffer, and only then may
+the next Q come. Kernels: sm_100 keeps two query tiles of 128 rows in flight against one K/V stream, above
+head_dim 128 one (S, P and O in TMEM), sm_90 one of 128 rows on two consumer warpgroups, older ones one of
+128 on mma.sync.
 
 Left out: packing query heads of a group into M, split-KV decoding, exponentials by polynomial, the
-softmax's other arithmetic (which the exponentials dominate), fp8's transposed V.
+softmax's other arithmetic (which the exponentials dominate), fp8's transposed V, padding of a head_dim
+that is not whole MMA steps.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilewright.cost import StageCycles, hbm_bytes_per_cycle, l2_bytes_per_cycle
 from tilewright.errors import NoFit, Unsupported
-from tilewright.mma import Mma, Shape, family, mma_k
-from tilewright.problem import key_range
+from tilewright.mma import Family, family, mma_k
+from tilewright.problem import DTYPES, key_range
 from tilewright.residency import CtaResources
+from tilewright.tiling import BARRIER_BYTES, TMEM_ALLOC_MIN
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from tilewright.device import Device
     from tilewright.problem import Attention
 
-BARRIER_BYTES = 1024
-KV_STAGES_MAX = 8
+QUERY_ROWS = 128
+"""Rows of a query tile: one tcgen05.mma, two warpgroups of wgmma, or all warps of mma.sync."""
+
+OUT_BYTES = 2
+"""Bytes an element of O: bf16 or fp16, for fp8 inputs too."""
+
+SLOT_ALIGNMENT = 1024
+"""Bytes on which a 128-byte swizzled buffer starts."""
+
+KV_STAGES_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiling:
-    """How a forward attention kernel is cut.
+    """How a forward attention kernel is cut; facts, and what follows from them.
 
     Attributes:
-        mma: the Q.K instruction; P.V has the same M and N = head_dim.
-        q_tiles: query tiles in flight against one K/V stream.
-        block_q: query rows a CTA, all q_tiles together.
+        family: the matrix instruction.
+        q_tiles: query tiles of 128 rows in flight against one K/V stream; 2 on tcgen05 only.
         block_kv: keys a step.
-        kv_stages: K or V blocks in the ring.
+        kv_stages: stages of the K ring, and of the V ring.
         cluster_shape: CTAs that share K and V; (1, 1, 1) without multicast.
     """
 
-    mma: Mma
-    q_tiles: int
-    block_q: int
-    block_kv: int
+    family: Family
     head_dim: int
-    kv_stages: int
-    cluster_shape: tuple[int, int, int]
-    threads: int
-    regs: int
-    q_bytes: int
-    kv_block_bytes: int
+    dtype: str = "bf16"
+    q_tiles: int = 1
+    block_kv: int = 128
+    kv_stages: int = 2
+    cluster_shape: tuple[int, int, int] = (1, 1, 1)
 
     @property
     def cluster_size(self) -> int:
@@ -70,17 +79,76 @@ class AttentionTiling:
         return math.prod(self.cluster_shape)
 
     @property
+    def block_q(self) -> int:
+        """Query rows a CTA, all query tiles together."""
+        return self.q_tiles * QUERY_ROWS
+
+    @property
+    def kv_step(self) -> int:
+        """What `block_kv` is a multiple of: N of Q.K, K of P.V, and a share of 8 rows for each CTA."""
+        return math.lcm(16, mma_k(self.dtype), 8 * self.cluster_size)
+
+    @property
+    def threads(self) -> int:
+        """Threads a CTA.
+
+        tcgen05: a softmax warpgroup a query tile, one that corrects O, four role warps. wgmma: a producer
+        and two consumer warpgroups. mma.sync: four warps, eight where O needs the registers (FA-2).
+        """
+        if self.family == "tcgen05":
+            return 128 * (self.q_tiles + 2)
+        if self.family == "wgmma":
+            return 384
+        return 128 if self.head_dim <= 128 else 256
+
+    @property
+    def regs(self) -> int:
+        """Registers a thread at launch: what the register file gives this many threads, at most 255."""
+        return min(255, 65_536 // self.threads // 8 * 8)
+
+    @property
+    def score_stages(self) -> int:
+        """S of one query tile in TMEM: two that alternate where there is one tile, else one a tile."""
+        return 2 // self.q_tiles
+
+    @property
     def tmem_columns(self) -> int:
-        """S (P overwrites it) and O of every query tile; 0 where accumulators are in registers."""
-        if self.mma.family != "tcgen05":
+        """S (P overwrites it) and O of every query tile, allocated; 0 where they are in registers."""
+        if self.family != "tcgen05":
             return 0
-        used = self.q_tiles * (self.block_kv + self.head_dim)
-        return max(32, 1 << (used - 1).bit_length())
+        used = self.q_tiles * (self.score_stages * self.block_kv + self.head_dim)
+        return max(TMEM_ALLOC_MIN, 1 << (used - 1).bit_length())
+
+    @property
+    def q_tile_bytes(self) -> int:
+        """A query tile, as loaded."""
+        return QUERY_ROWS * self.head_dim * DTYPES[self.dtype].bits // 8
+
+    @property
+    def q_slot_bytes(self) -> int:
+        """Its buffer, through which O leaves: O is the larger of the two with fp8 inputs."""
+        return max(self.q_tile_bytes, QUERY_ROWS * self.head_dim * OUT_BYTES)
+
+    @property
+    def kv_block_bytes(self) -> int:
+        """A block of K, or of V, as loaded."""
+        return self.block_kv * self.head_dim * DTYPES[self.dtype].bits // 8
+
+    @property
+    def kv_slot_bytes(self) -> int:
+        """Its buffer."""
+        return -(-self.kv_block_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+
+    @property
+    def statistics_bytes(self) -> int:
+        """Row maxima or sums on their way from softmax to correction; elsewhere in registers."""
+        return 4 * self.block_q if self.family == "tcgen05" else 0
 
     @property
     def smem_bytes(self) -> int:
-        """Q (O leaves through it), the K/V ring and the barriers."""
-        return self.q_bytes + self.kv_stages * self.kv_block_bytes + BARRIER_BYTES
+        """Q (O leaves through it), the K and the V ring, row statistics and barriers."""
+        rings = 2 * self.kv_stages * self.kv_slot_bytes
+        return self.q_tiles * self.q_slot_bytes + rings + self.statistics_bytes + BARRIER_BYTES
 
     @property
     def resources(self) -> CtaResources:
@@ -90,9 +158,9 @@ class AttentionTiling:
     def describe(self) -> str:
         """The tile in one line."""
         return (
-            f"{self.q_tiles} query tile{'s' if self.q_tiles > 1 else ''} of "
-            f"{self.block_q // self.q_tiles} rows, {self.block_kv} keys a step, "
-            f"{self.kv_stages} K/V stages, cluster {self.cluster_shape}"
+            f"{self.q_tiles} query tile{'s' if self.q_tiles > 1 else ''} of {QUERY_ROWS} rows, "
+            f"{self.block_kv} keys a step, {self.kv_stages} stage{'s' if self.kv_stages > 1 else ''} each "
+            f"of K and V, cluster {self.cluster_shape}"
         )
 
 
@@ -102,45 +170,44 @@ def attention_tiling(
     """The tiling of the architecture's forward kernel for this head size.
 
     Raises:
-        NoFit: not two K/V stages fit shared memory.
+        NoFit: not one block of K and of V fits shared memory beside Q.
         Unsupported: no tensor rate for the dtype.
     """
     if device.tensor_rate(problem.dtype) is None:
         raise Unsupported(f"{device.name} has no known tensor rate for {problem.dtype}")
-    fam = family(device)
-    d = problem.head_dim
-    q_tiles, block_kv, threads, regs = _shape(fam, d)
-    element = problem.element.bits // 8
-    block_q = 128 * q_tiles
-    q_bytes = block_q * d * max(element, problem.out_bytes)
-    kv = block_kv * d * element
-    room = device.smem_per_cta_max_bytes - q_bytes - BARRIER_BYTES
-    stages = min(KV_STAGES_MAX, room // kv)
-    if stages < 2:
-        raise NoFit(
-            f"attention with head_dim {d}: Q of {block_q} rows takes {q_bytes} bytes and K/V blocks {kv} each; "
-            f"{device.name} allows {device.smem_per_cta_max_bytes}, which holds {max(stages, 0)} of the 2 needed",
-            given=d,
-        )
-    m = {"tcgen05": 128, "wgmma": 64, "mma.sync": 16}[fam]
-    n = 8 if fam == "mma.sync" else block_kv
-    mma = Mma(fam, Shape(m, n, mma_k(problem.dtype)), problem.dtype)
-    return AttentionTiling(
-        mma, q_tiles, block_q, block_kv, d, stages, cluster_shape, threads, regs, q_bytes, kv
+    room = device.smem_per_cta_max_bytes
+    for cut in _cuts(problem, family(device), cluster_shape):
+        if cut.smem_bytes <= room:
+            return cut
+    raise NoFit(
+        f"attention with head_dim {problem.head_dim}: Q of {cut.block_q} rows and one block of {cut.block_kv} "
+        f"keys and values take {cut.smem_bytes} bytes of shared memory a CTA; {device.name} allows {room}",
+        given=cut.smem_bytes,
+        allowed=str(room),
     )
 
 
-def _shape(fam: str, head_dim: int) -> tuple[int, int, int, int]:
-    """Query tiles, keys a step, threads and registers.
+def _cuts(
+    problem: Attention, fam: Family, cluster_shape: tuple[int, int, int]
+) -> Iterator[AttentionTiling]:
+    """Cuts, best first: the most keys that two stages hold, then deeper rings; one stage where need be.
 
-    Sources: FlashAttention-4 (two query tiles of 128, 128 keys, 512 threads; one tile where 2 O do not
-    fit 512 TMEM columns), FlashAttention-3 (128 rows, 128 keys, 80 for head_dim 256, 384 threads).
+    mma.sync has one stage, filled while the other operand is multiplied.
+
+    Sources: FlashAttention-4 (two query tiles of 128 x 128; one where two O do not fit 512 TMEM columns),
+    FlashAttention-3 (128 x 128, and 112 and 80 keys for head_dim 192 and 256: what two stages hold here),
+    FlashAttention-2 (128 x 64, a stage of each).
     """
-    if fam == "tcgen05":
-        return (2 if head_dim <= 128 else 1), 128, 512, 128
-    if fam == "wgmma":
-        return 1, (128 if head_dim <= 128 else 112 if head_dim <= 192 else 80), 384, 168
-    return 1, (64 if head_dim <= 128 else 32), 128, 255
+    q_tiles = 2 if fam == "tcgen05" and problem.head_dim <= 128 else 1
+    most = 64 if fam == "mma.sync" else 128
+    rings = [(1,)] if fam == "mma.sync" else [tuple(range(KV_STAGES_MAX, 1, -1)), (1,)]
+    one = AttentionTiling(
+        fam, problem.head_dim, problem.dtype, q_tiles, cluster_shape=cluster_shape
+    )
+    step = one.kv_step
+    for depths in rings:
+        for block_kv, stages in product(range(max(most // step, 1) * step, 0, -step), depths):
+            yield replace(one, block_kv=block_kv, kv_stages=stages)
 
 
 @dataclass(frozen=True)
@@ -190,7 +257,7 @@ class AttentionCost:
     epilogue_cycles: float
 
     def persistent(self, blocks: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Tiles of a persistent kernel: the next Q and K are loaded ahead."""
+        """Tiles of a persistent kernel: the next Q follows O, so one memory latency is exposed, not more."""
         return np.asarray(blocks * self.block.total + self.epilogue_cycles)
 
     def alone(self, blocks: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -199,32 +266,43 @@ class AttentionCost:
 
 
 def attention_cost(
-    problem: Attention, tiling: AttentionTiling, device: Device, *, active_sms: int, blocks: float
+    problem: Attention,
+    tiling: AttentionTiling,
+    device: Device,
+    *,
+    active_sms: int,
+    blocks: float,
+    ctas_per_sm: int = 1,
 ) -> AttentionCost:
     """Cycles of a key block by resource, and of what stands around the loop.
 
     Args:
         active_sms: SMs that hold a CTA; they share HBM.
         blocks: key blocks that all CTAs visit together; the compulsory bytes are spread over them.
+        ctas_per_sm: CTAs that share one SM's units.
     """
     rate = (device.tensor_rate(problem.dtype) or 0.0) * (device.tensor_efficiency or 1.0)
     pairs = tiling.block_q * tiling.block_kv
     share = l2_bytes_per_cycle(device)
     kv_bytes = 2 * tiling.kv_block_bytes / (tiling.cluster_size if device.multicast else 1)
-    hbm = hbm_bytes_per_cycle(device, active_sms)
     latency = device.hbm_latency_cycles or device.l2_latency_cycles
-    exp = None if device.exp2_per_cycle is None else pairs / device.exp2_per_cycle
+
+    def per(amount: float, speed: float | None) -> float | None:
+        return None if speed is None else amount / speed * ctas_per_sm
+
     block = StageCycles(
-        mma=4.0 * pairs * tiling.head_dim / rate,
+        mma=4.0 * pairs * tiling.head_dim / rate * ctas_per_sm,
         smem=None,
-        l2=None if share is None else kv_bytes / share,
-        hbm=None if hbm is None else problem.compulsory_bytes / max(blocks, 1.0) / hbm,
-        latency=None if latency is None else 2.0 * latency / tiling.kv_stages,
-        exp=exp,
+        l2=per(kv_bytes, share),
+        hbm=per(
+            problem.compulsory_bytes / max(blocks, 1.0), hbm_bytes_per_cycle(device, active_sms)
+        ),
+        latency=None if latency is None else latency / tiling.kv_stages,
+        exp=per(pairs, device.exp2_per_cycle),
     )
-    out = tiling.block_q * tiling.head_dim * problem.out_bytes
+    out = tiling.block_q * tiling.head_dim * OUT_BYTES
     return AttentionCost(
         block=block,
         fill_cycles=2.0 * (latency or 0.0),
-        epilogue_cycles=(0.0 if share is None else out / share) + (latency or 0.0),
+        epilogue_cycles=(per(out, share) or 0.0) + (latency or 0.0),
     )

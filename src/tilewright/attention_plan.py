@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from tilewright.errors import BadInput, NoFit
 from tilewright.evidence import derived
 from tilewright.experiments import settle
 from tilewright.matmul import USED_FACTS, plausible, scheduler_gain, scheduler_ranges
+from tilewright.mma import Shape
 from tilewright.plan_model import OptionRow
-from tilewright.protocol import AttentionTile, make_attention_protocol
+from tilewright.protocol import make_attention_protocol
 from tilewright.residency import Residency, find_residency
 from tilewright.sim import Overheads
 from tilewright.work import Work, dynamic_scheduler
@@ -49,14 +51,16 @@ class _Kernel:
         )
         self.tiles: AttentionTiles = attention_tiles(problem, self.tiling)
         slots = max(self.residency.resident_clusters, 1)
-        active = min(self.residency.sms_used, len(self.tiles.blocks) * self.tiling.cluster_size)
+        in_flight_ctas = min(len(self.tiles.blocks), slots) * self.tiling.cluster_size
+        active = max(1, min(self.residency.sms_used, in_flight_ctas))
         self.blocks = int(self.tiles.blocks.sum())
         self.cost: AttentionCost = attention_cost(
             problem,
             self.tiling,
             device,
-            active_sms=max(active, 1),
+            active_sms=active,
             blocks=self.blocks * self.tiling.cluster_size,
+            ctas_per_sm=max(1, math.ceil(in_flight_ctas / active)),
         )
         self.work = Work(
             alone_cycles=self.cost.alone(self.tiles.blocks),
@@ -101,7 +105,7 @@ def draft_attention(problem: Attention, device: Device, options: Options) -> Dra
         residency=kernel.residency,
         cluster_shape=tiling.cluster_shape,
         cta_group=1,
-        tile=tiling.mma.shape._replace(m=tiling.block_q, n=tiling.block_kv, k=tiling.head_dim),
+        tile=Shape(tiling.block_q, tiling.block_kv, tiling.head_dim),
         pair_tile=None,
         num_stages=tiling.kv_stages,
         raster="sequence, head, rows",
@@ -113,7 +117,7 @@ def draft_attention(problem: Attention, device: Device, options: Options) -> Dra
         traffic=_traffic(problem, kernel),
         tile_map=_tile_map(kernel),
         protocol=make_attention_protocol(
-            _tile(tiling), decision.chosen.scheduler, device, clc_depth=options.clc_depth
+            tiling, decision.chosen.scheduler, device, clc_depth=options.clc_depth
         ),
         used_facts={
             f"tensor_{'fp8' if problem.dtype.startswith('fp8') else problem.dtype}": "main loop, roofline",
@@ -123,17 +127,6 @@ def draft_attention(problem: Attention, device: Device, options: Options) -> Dra
         derived=_derived(kernel),
         experiments=[],
         notes=_notes(kernel),
-    )
-
-
-def _tile(tiling: AttentionTiling) -> AttentionTile:
-    return AttentionTile(
-        tiling.block_q,
-        tiling.block_kv,
-        tiling.head_dim,
-        tiling.mma.dtype,
-        tiling.kv_stages // 2,
-        tiling.cluster_shape,
     )
 
 

@@ -22,7 +22,8 @@ WORTH = 0.02
 """Gain under which added machinery is not worth having. Kind: assumed."""
 
 TILING_ERROR = 0.04
-"""Error of a predicted ratio between two tilings. Kind: measured, docs/validation.md: median of the ratios there."""
+"""Error of a predicted ratio between two kernels. Kind: measured: the median over 104 published ratios is 4.3 %
+(docs/validation.md)."""
 
 SCHEDULER_ERROR = 0.03
 """Error of a predicted ratio between two schedulers of the same tiles. Kind: measured on an H200, where the order

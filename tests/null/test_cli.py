@@ -38,7 +38,17 @@ def test_plan_prints_five_parts() -> None:
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_any_width(columns: int) -> None:
     done = run(
-        "plan", "gemm", "--m", "512", "--n", "512", "--k", "512", "--device", "h200", columns=columns
+        "plan",
+        "gemm",
+        "--m",
+        "512",
+        "--n",
+        "512",
+        "--k",
+        "512",
+        "--device",
+        "h200",
+        columns=columns,
     )
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines())) <= columns
@@ -72,7 +82,15 @@ def test_costs_go_round(tmp_path: Path) -> None:
     done = run(*args, "--causal", "--device", "h200", "--costs", str(costs))
     assert done.returncode == 0, done.stderr
     simulated = run(
-        "simulate", str(costs), "--device", "h200", "--threads", "384", "--smem-bytes", "200000", "--json"
+        "simulate",
+        str(costs),
+        "--device",
+        "h200",
+        "--threads",
+        "384",
+        "--smem-bytes",
+        "200000",
+        "--json",
     )
     found = json.loads(simulated.stdout)
     assert set(found) == {"single_tile", "static", "static_blocked", "dynamic_atomic", "stream_k"}
@@ -81,7 +99,9 @@ def test_costs_go_round(tmp_path: Path) -> None:
 
 def test_residency_rows() -> None:
     rows = json.loads(
-        run("residency", "--device", "h200", "--threads", "128", "--smem-bytes", "204800", "--json").stdout
+        run(
+            "residency", "--device", "h200", "--threads", "128", "--smem-bytes", "204800", "--json"
+        ).stdout
     )
     assert [row["cluster_size"] for row in rows] == list(range(1, 17))
     assert {row["cluster_size"]: row["resident_clusters"] for row in rows}[4] == 30
@@ -106,7 +126,9 @@ def test_simulate_without_a_device() -> None:
 
 def test_devices() -> None:
     listed = json.loads(run("devices", "--json").stdout)
-    assert {"b200", "gb200", "b300", "h100_sxm", "h200", "a100", "rtx_pro_6000", "thor"} <= set(listed)
+    assert {"b200", "gb200", "b300", "h100_sxm", "h200", "a100", "rtx_pro_6000", "thor"} <= set(
+        listed
+    )
     facts = json.loads(run("devices", "b200", "--json").stdout)["facts"]
     assert facts["sm_count"]["value"] == 148
     assert all(fact["source"] for fact in facts.values())
@@ -121,7 +143,17 @@ def test_a_device_of_ones_own(tmp_path: Path) -> None:
     )
     plan = json.loads(
         run(
-            "plan", "gemm", "--m", "4096", "--n", "4096", "--k", "4096", "--device", str(mine), "--json"
+            "plan",
+            "gemm",
+            "--m",
+            "4096",
+            "--n",
+            "4096",
+            "--k",
+            "4096",
+            "--device",
+            str(mine),
+            "--json",
         ).stdout
     )
     assert plan["device"]["name"] == "mine"
@@ -135,7 +167,10 @@ GEMM = ("plan", "gemm", "--device", "b200")
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ((*GEMM, "--m", "0", "--n", "8", "--k", "8"), "m: Input should be greater than 0 (given: 0)"),
+        (
+            (*GEMM, "--m", "0", "--n", "8", "--k", "8"),
+            "m: Input should be greater than 0 (given: 0)",
+        ),
         ((*GEMM, "--m", "-5", "--n", "8", "--k", "8"), "greater than 0"),
         ((*GEMM, "--m", "8", "--n", "8", "--k", "100"), "Pad to 96 or 104"),
         ((*GEMM, "--m", "8", "--n", "8", "--k", "8", "--dtype", "fp7"), 'unknown dtype "fp7"'),
@@ -147,10 +182,16 @@ GEMM = ("plan", "gemm", "--device", "b200")
             ("plan", "gemm", "--m", "8", "--n", "8", "--k", "8", "--device", "b2000"),
             'Did you mean "b200"?',
         ),
-        (("plan", "gemm", "--m", "8", "--n", "8", "--k", "8", "--device", "no.toml"), "no device file"),
+        (
+            ("plan", "gemm", "--m", "8", "--n", "8", "--k", "8", "--device", "no.toml"),
+            "no device file",
+        ),
         (("plan", "tiles", "none.csv", "--device", "b200"), "no file none.csv"),
         (("plan", "tiles", "4x100", "--device", "b200", "--smem-bytes", "999999"), "allows 232448"),
-        (("plan", "grouped-gemm", "--counts", "1,x", "--n", "8", "--k", "8", "--device", "b200"), '"x"'),
+        (
+            ("plan", "grouped-gemm", "--counts", "1,x", "--n", "8", "--k", "8", "--device", "b200"),
+            '"x"',
+        ),
         (("residency", "--device", "a100", "--clusters", "2"), "no thread block clusters"),
         (("residency", "--device", "thor", "--clusters", "16"), "at most 8"),
         (("residency", "--device", "h200", "--clusters", "16", "--portable"), "NonPortable"),
@@ -174,7 +215,16 @@ def test_a_million_groups(tmp_path: Path) -> None:
     counts = tmp_path / "counts.csv"
     counts.write_text("\n".join(["8"] * 1_000_000))
     done = run(
-        "plan", "grouped-gemm", "--counts", str(counts), "--n", "64", "--k", "64", "--device", "b200"
+        "plan",
+        "grouped-gemm",
+        "--counts",
+        str(counts),
+        "--n",
+        "64",
+        "--k",
+        "64",
+        "--device",
+        "b200",
     )
     assert done.returncode == 2
     assert "1000000 entries; at most 131072" in done.stderr
@@ -196,7 +246,9 @@ def test_nothing_is_written_for_a_bad_plan(tmp_path: Path) -> None:
     done = run(*GEMM, "--m", "0", "--n", "8", "--k", "8", "--costs", str(out))
     assert done.returncode == 2
     assert not out.exists()
-    nowhere = run(*GEMM, "--m", "8", "--n", "8", "--k", "8", "--costs", str(tmp_path / "no" / "c.csv"))
+    nowhere = run(
+        *GEMM, "--m", "8", "--n", "8", "--k", "8", "--costs", str(tmp_path / "no" / "c.csv")
+    )
     assert nowhere.returncode == 2
     assert "cannot be written" in nowhere.stderr
 

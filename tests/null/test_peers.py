@@ -56,8 +56,8 @@ def test_every_choice_of_the_peer_can_be_costed(peers: Any) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 def test_the_two_agree_on_pairs(peers: Any, dtype: str) -> None:
     mine = [row for row in peers.rows() if (row.peer.device, row.peer.dtype) == ("b200", dtype)]
-    assert sum(row.same_pair for row in mine) >= 18
-    # where they do not, this plan is swapped: the peer never swaps
+    assert sum(row.same_pair for row in mine) >= 17
+    # where they do not, M is short and this plan is swapped: the peer never swaps
     assert all(row.same_pair or row.ours.swap_ab for row in mine)
 
 

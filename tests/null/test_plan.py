@@ -59,9 +59,7 @@ def plans() -> dict[tuple[str, str], Plan]:
 
 @pytest.mark.parametrize("device", ["b200", "h200"])
 @pytest.mark.parametrize("name", REAL)
-def test_every_part_is_there(
-    plans: dict[tuple[str, str], Plan], name: str, device: str
-) -> None:
+def test_every_part_is_there(plans: dict[tuple[str, str], Plan], name: str, device: str) -> None:
     plan = plans[name, device]
     as_json = json.loads(plan.model_dump_json())
     jsonschema.validate(as_json, SCHEMA)
@@ -102,9 +100,7 @@ def test_predictions_respect_the_bounds(
     if "hbm_read_bytes" in traffic:
         moved = traffic["hbm_read_bytes"] + traffic["hbm_write_bytes"]
         assert moved >= traffic["compulsory_bytes"] * (1 - 1e-9)
-    assert all(
-        result.passed for result in verify(draft_of(REAL[name], load(device)), REAL[name])
-    )
+    assert all(result.passed for result in verify(draft_of(REAL[name], load(device)), REAL[name]))
 
 
 def test_a_large_gemm_on_b200_takes_pairs(plans: dict[tuple[str, str], Plan]) -> None:

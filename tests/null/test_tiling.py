@@ -87,9 +87,7 @@ def test_stages_of_shipped_kernels(
 
 def test_case_c20_both_tiles_are_named() -> None:
     """pytorch/pytorch#196313: a pair tile of 256x128 is a CTA tile of 128x128; nothing mixes them."""
-    tiling = make_tiling(
-        "bf16", 2, B200, cta_tile=(128, 128), cta_group=2, cluster_shape=(2, 1, 1)
-    )
+    tiling = make_tiling("bf16", 2, B200, cta_tile=(128, 128), cta_group=2, cluster_shape=(2, 1, 1))
     assert tiling.cta_tile == (128, 128, 64)
     assert tiling.pair_tile == (256, 128, 64)
     assert tiling.mma.shape[:2] == (256, 128)
@@ -116,14 +114,17 @@ def test_accumulators_in_tmem() -> None:
     assert narrow.accumulator_stages == 2  # DeepGEMM keeps N <= 240 for two accumulators
     nvfp4 = make_tiling("nvfp4", 2, B200, cta_tile=(128, 256), cta_group=1)
     assert nvfp4.scale_columns == 48  # CuTe DSL: 16 + 32
-    folded = make_tiling(
-        "bf16", 2, B200, cta_tile=(64, 128), cta_group=2, cluster_shape=(2, 1, 1)
-    )
+    folded = make_tiling("bf16", 2, B200, cta_tile=(64, 128), cta_group=2, cluster_shape=(2, 1, 1))
     assert folded.accumulator_columns == 64  # layout B: N / 2
 
 
 def test_every_candidate_is_legal_and_fits() -> None:
-    for name, dtype in [("b200", "bf16"), ("b200", "nvfp4"), ("h200", "fp8_e4m3"), ("a100", "tf32")]:
+    for name, dtype in [
+        ("b200", "bf16"),
+        ("b200", "nvfp4"),
+        ("h200", "fp8_e4m3"),
+        ("a100", "tf32"),
+    ]:
         device = load(name)
         for tiling in fitting_tilings(dtype, 2, device):
             check_mma(tiling.mma)
@@ -140,7 +141,9 @@ def test_no_clusters_without_multicast() -> None:
 
 
 def test_what_does_not_fit() -> None:
-    with pytest.raises(NoFit, match=r"5 stages of a 128x256x64 bf16 CTA tile need 279552 .* 4 stages fit"):
+    with pytest.raises(
+        NoFit, match=r"5 stages of a 128x256x64 bf16 CTA tile need 279552 .* 4 stages fit"
+    ):
         make_tiling("bf16", 2, B200, cta_tile=(128, 256), num_stages=5)
     with pytest.raises(BadInput, match="N=250"):
         make_tiling("bf16", 2, B200, cta_tile=(128, 250))

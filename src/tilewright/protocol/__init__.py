@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import BadInput, Unsupported
 from tilewright.protocol import attention, gemm, layout, ledger, scheduler as schedulers
-from tilewright.protocol.attention_rings import AttentionTile
 from tilewright.protocol.layout import grid_counts
 from tilewright.protocol.mma_contract import accumulator_layout, mma_table, tmem_cell
 from tilewright.protocol.model import (
@@ -44,12 +43,12 @@ from tilewright.residency import check_cluster_size
 from tilewright.tile_map import cta_shares
 
 if TYPE_CHECKING:
+    from tilewright.attention import AttentionTiling
     from tilewright.device import Device
     from tilewright.tiling import Tiling
 
 __all__ = [
     "SCHEDULERS",
-    "AttentionTile",
     "Barrier",
     "Effect",
     "Program",
@@ -207,73 +206,70 @@ def _gemm_parts(tiling: Tiling, shares: list[Any]) -> tuple[Parts, Readers]:
 
 
 def make_attention_protocol(
-    tile: AttentionTile, scheduler: str, device: Device, *, clc_depth: int = 2
+    tiling: AttentionTiling, scheduler: str, device: Device, *, clc_depth: int = 2
 ) -> Protocol:
     """The contract of an attention forward kernel.
 
     Raises:
         UnknownName, BadInput, Unsupported: as `make_protocol`, and cuts that do not fit TMEM or a cluster.
+        NoFit: more shared memory than the device has.
     """
-    size = tile.cluster_size
+    size = tiling.cluster_size
     schedulers.check_scheduler(scheduler, size, clc_depth, device)
     check_cluster_size(size, device)
-    if not (device.tcgen05 or device.wgmma):
-        tile = tile._replace(kv_stages=1)  # that kernel has a slot of each
-    parts, readers = attention.attention_parts(tile, device)
+    parts, readers = attention.attention_parts(tiling, device)
     parts = schedulers.add_scheduler(parts, scheduler, readers, size, clc_depth, device)
-    columns = [(r.name, r.size) for r in parts.rings if r.space == "tmem" and r.size]
-    used = sum(width for _, width in columns)
+    tmem = tiling.tmem_columns
     tables = {
-        "sharing": [_attention_share(tile, rank) for rank in range(size)],
-        "multicast": _attention_multicast(tile),
+        "sharing": [_attention_share(tiling, rank) for rank in range(size)],
+        "multicast": _attention_multicast(tiling),
         "clc": _request_table(parts, scheduler, size, clc_depth),
-        "mma": attention.attention_mma(tile, device),
+        "mma": attention.attention_mma(tiling),
         "tmem": layout.tmem_table(
-            columns, 1 << (used - 1).bit_length() if used else 0, 1, "tmem_allocator, warp 15"
+            [(r.name, r.size * r.depth) for r in parts.rings if r.space == "tmem" and r.size],
+            tmem,
+            1,
+            f"tmem_allocator, warp {tiling.threads // 32 - 1}",
         ),
         "smem": layout.smem_table(
-            layout.attention_regions(tile),
+            layout.attention_regions(tiling),
             parts.barriers,
             parts.rings,
-            min(tile.smem_bytes, device.smem_per_cta_max_bytes),
-            tmem=used > 0,
+            min(tiling.smem_bytes, device.smem_per_cta_max_bytes),
+            tmem=tmem > 0,
         ),
         "launch": layout.launch_table(
-            scheduler,
-            tile.cluster_shape,
-            attention.attention_threads(device),
-            tile.smem_bytes,
-            device,
+            scheduler, tiling.cluster_shape, tiling.threads, tiling.smem_bytes, device
         ),
     }
-    return Protocol("attention forward", scheduler, tile.cluster_shape, 1, parts, tables)
+    return Protocol("attention forward", scheduler, tiling.cluster_shape, 1, parts, tables)
 
 
-def _attention_share(tile: AttentionTile, rank: int) -> dict[str, Any]:
-    part = tile.kv_rows // tile.cluster_size
+def _attention_share(tiling: AttentionTiling, rank: int) -> dict[str, Any]:
+    part = tiling.block_kv // tiling.cluster_size
     return {
         "rank": rank,
-        "owns_rows": [rank * tile.q_rows, (rank + 1) * tile.q_rows],
+        "owns_rows": [rank * tiling.block_q, (rank + 1) * tiling.block_q],
         "loads_kv_rows": [rank * part, (rank + 1) * part],
-        "kv_mask": hex((1 << tile.cluster_size) - 1),
+        "kv_mask": hex((1 << tiling.cluster_size) - 1),
     }
 
 
-def _attention_multicast(tile: AttentionTile) -> list[dict[str, Any]]:
-    if tile.cluster_size == 1:
+def _attention_multicast(tiling: AttentionTiling) -> list[dict[str, Any]]:
+    if tiling.cluster_size == 1:
         return []
     return [
         {
             "issuer": rank,
             "operand": operand,
-            "mask": hex((1 << tile.cluster_size) - 1),
-            "receivers": list(range(tile.cluster_size)),
-            "bytes": tile.kv_bytes // tile.cluster_size,
-            "bytes_received_each": tile.kv_bytes,
+            "mask": hex((1 << tiling.cluster_size) - 1),
+            "receivers": list(range(tiling.cluster_size)),
+            "bytes": tiling.kv_block_bytes // tiling.cluster_size,
+            "bytes_received_each": tiling.kv_block_bytes,
             "offset": "the same in every receiver",
             "rules": ["TMA-03", "TMA-04", "TMA-05", "CLU-16"],
         }
-        for rank in range(tile.cluster_size)
+        for rank in range(tiling.cluster_size)
         for operand in ("K", "V")
     ]
 

@@ -12,16 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tilewright.attention import QUERY_ROWS
 from tilewright.errors import BadInput, Unsupported
-from tilewright.protocol.attention_rings import (
-    TILES,
-    AttentionTile,
-    kv_barriers,
-    operand_ring,
-    producer,
-    q_barriers,
-)
-from tilewright.protocol.attention_tcgen05 import READERS, THREADS, tcgen05_attention
+from tilewright.mma import family, mma_k
+from tilewright.protocol.attention_rings import kv_barriers, operand_ring, producer, q_barriers
+from tilewright.protocol.attention_tcgen05 import tcgen05_attention, tcgen05_readers
 from tilewright.protocol.gemm import WORKER_READERS, cluster_syncs, store_syncs
 from tilewright.protocol.model import (
     Effect,
@@ -39,32 +34,33 @@ from tilewright.protocol.model import (
 from tilewright.protocol.scheduler import Readers
 
 if TYPE_CHECKING:
+    from tilewright.attention import AttentionTiling
     from tilewright.device import Device
 
 
-def attention_parts(tile: AttentionTile, device: Device) -> tuple[Parts, Readers]:
+def attention_parts(tiling: AttentionTiling, device: Device) -> tuple[Parts, Readers]:
     """The parts of the attention kernel of this device, and who needs tiles.
 
     Raises:
         BadInput, Unsupported: a cut that the kernel cannot run.
     """
-    _check(tile, device)
-    if device.tcgen05:
-        return tcgen05_attention(tile), READERS
-    if device.wgmma:
-        return _wgmma(tile), Readers(("load", "consumer"), warp=1, pace="load")
-    return _fallback(tile), WORKER_READERS
+    _check(tiling, device)
+    if tiling.family == "tcgen05":
+        return tcgen05_attention(tiling), tcgen05_readers(tiling)
+    if tiling.family == "wgmma":
+        return _wgmma(tiling), Readers(("load", "consumer"), warp=1, pace="load")
+    return _fallback(tiling), WORKER_READERS
 
 
-def attention_threads(device: Device) -> int:
-    """Threads a CTA of the kernel that `attention_parts` describes."""
-    if device.tcgen05:
-        return THREADS
-    return 384 if device.wgmma else 128
-
-
-def _check(tile: AttentionTile, device: Device) -> None:
-    size = tile.cluster_size
+def _check(tiling: AttentionTiling, device: Device) -> None:
+    size = tiling.cluster_size
+    if tiling.family != family(device):
+        raise Unsupported(
+            f"a {tiling.family} tiling on {device.name}, whose kernel uses {family(device)}",
+            given=tiling.family,
+            allowed=family(device),
+            nearest=family(device),
+        )
     if size > 1 and not device.multicast:
         raise Unsupported(
             f"{device.name} has no TMA multicast: a cluster of {size} would share nothing",
@@ -72,31 +68,48 @@ def _check(tile: AttentionTile, device: Device) -> None:
             allowed="cluster (1, 1, 1)",
             nearest="(1, 1, 1)",
         )
-    if tile.kv_rows % (8 * size):
+    q_tiles = 2 if tiling.family == "tcgen05" else 1
+    if not 1 <= tiling.q_tiles <= q_tiles:
         raise BadInput(
-            f"{tile.kv_rows} keys a block do not split into {size} multicast shares of 8 rows",
-            given=tile.kv_rows,
-            nearest=str(-(-tile.kv_rows // (8 * size)) * 8 * size),
+            f"{tiling.q_tiles} query tiles: the {tiling.family} kernel has 1 to {q_tiles} in flight",
+            given=tiling.q_tiles,
+            allowed=f"1 to {q_tiles}",
+            nearest=str(q_tiles),
         )
-    columns = TILES * (tile.kv_rows + tile.head_dim)
-    if device.tcgen05 and columns > int(device.need("tmem_columns", "attention")):
+    if tiling.family == "mma.sync" and tiling.kv_stages > 1:
         raise BadInput(
-            f"two tiles of S ({tile.kv_rows} columns) and O ({tile.head_dim}) need {columns} TMEM "
-            f"columns; {device.name} has {device.tmem_columns}",
+            f"{tiling.kv_stages} stages: the mma.sync kernel has one slot of K and one of V",
+            given=tiling.kv_stages,
+            allowed="1",
+            nearest="1",
+        )
+    step = tiling.kv_step
+    if tiling.block_kv % step or tiling.block_kv < step:
+        raise BadInput(
+            f"{tiling.block_kv} keys a block are not a multiple of {step}: MMA steps of 16 and "
+            f"{mma_k(tiling.dtype)} keys, {size} multicast shares of 8 rows",
+            given=tiling.block_kv,
+            nearest=str(-(-tiling.block_kv // step) * step),
+        )
+    columns = 2 * tiling.block_kv + tiling.q_tiles * tiling.head_dim
+    if tiling.family == "tcgen05" and columns > int(device.need("tmem_columns", "attention")):
+        raise BadInput(
+            f"two S of {tiling.block_kv} columns and {tiling.q_tiles} O of {tiling.head_dim} need {columns} "
+            f"TMEM columns; {device.name} has {device.tmem_columns}",
             given=columns,
             allowed=str(device.tmem_columns),
-            nearest=f"kv_rows {int(device.tmem_columns or 0) // TILES - tile.head_dim}",
+            nearest="q_tiles 1" if tiling.q_tiles > 1 else "fewer keys a block",
         )
 
 
-def _wgmma(tile: AttentionTile) -> Parts:
-    ranks = tuple(range(tile.cluster_size))
+def _wgmma(tiling: AttentionTiling) -> Parts:
+    ranks = tuple(range(tiling.cluster_size))
     mine = {rank: 1 << rank for rank in ranks}
     everyone = dict.fromkeys(ranks, mask_of(ranks))
     own_release = Signal("consumer", "arrive", "warpgroup", mine)
     release = Signal("consumer", "arrive", "warpgroup", everyone)
-    barriers = q_barriers(tile, "", own_release, ("WG-03",)) + kv_barriers(
-        tile, release, ("WG-03", "WG-04", "TMA-08")
+    barriers = q_barriers(tiling, "", (own_release,), ("WG-03", "TMA-15")) + kv_barriers(
+        tiling, release, ("WG-03", "WG-04", "TMA-08")
     )
 
     def multiply(ring: str, text: str, *also: str) -> Step:
@@ -118,8 +131,12 @@ def _wgmma(tile: AttentionTile) -> Parts:
                 arrive("v_empty"),
             ),
             last=(
-                arrive("q_empty"),
-                Step("sync", "staging_full", text="st.shared, fence, TMA store"),
+                Step(
+                    "sync",
+                    "staging_full",
+                    text="O over the warpgroup's own rows of Q: st.shared, fence, TMA store",
+                ),
+                arrive("q_empty", text="after cp.async.bulk.wait_group.read 0 by the storing thread"),
             ),
         ),
     )
@@ -134,31 +151,40 @@ def _wgmma(tile: AttentionTile) -> Parts:
         Effect("deadlock", "the missing threads never come"),
         ("MBAR-04",),
     )
+    reuse, staged = store_syncs(4, 1)
+    staged = staged._replace(
+        storage="barriers 1 and 4 of the CTA, a warpgroup each", who="warps of a consumer warpgroup"
+    )
     return Parts(
         roles=(producer(("q",), ranks, 0), consumer),
         barriers=barriers,
         rings=(
-            operand_ring("q", 1, TILES * tile.q_tile_bytes),
-            operand_ring("k", tile.kv_stages, tile.kv_bytes),
-            operand_ring("v", tile.kv_stages, tile.kv_bytes),
+            operand_ring("q", 1, tiling.q_slot_bytes),
+            operand_ring("k", tiling.kv_stages, tiling.kv_slot_bytes),
+            operand_ring("v", tiling.kv_stages, tiling.kv_slot_bytes),
         ),
-        syncs=(*cluster_syncs(384, len(ranks), tmem=False), *store_syncs(8, 1), turn),
+        syncs=(
+            *cluster_syncs(tiling.threads, len(ranks), tmem=False),
+            reuse,
+            staged,
+            turn,
+        ),
         notes=(
             "FlashAttention-3 also overlaps S(j + 1) with the softmax of j; that needs two K stages.",
         ),
     )
 
 
-def _fallback(tile: AttentionTile) -> Parts:
+def _fallback(tiling: AttentionTiling) -> Parts:
     meet = Step("sync", "stage_barrier", text="__syncthreads")
     copy = Step(
         "sync", "cp_async_group", writes=("kv",), text="cp.async of the next block; commit_group"
     )
     worker = Role(
         "worker",
-        (0, 1, 2, 3),
+        tuple(range(tiling.threads // 32)),
         (0,),
-        "every warp copies K and V, holds 16 rows of S, P and O a fragment, and stores them",
+        f"every warp copies K and V, holds {_rows(tiling)} rows of S, P and O in registers, and stores them",
         Program(
             first=(copy._replace(text="cp.async of Q and of the first K; commit_group"),),
             body=(
@@ -171,14 +197,17 @@ def _fallback(tile: AttentionTile) -> Parts:
                 copy._replace(text="cp.async of K(j + 1); commit_group"),
                 Step("sync", "registers", reads=("kv",), text="softmax; O += P V, mma.sync"),
             ),
-            last=(meet._replace(text="__syncthreads; the output reuses Q's buffer"),),
+            last=(
+                meet._replace(text="__syncthreads; O goes into Q's buffer, and from there out"),
+                meet._replace(text="__syncthreads before the next Q is copied there"),
+            ),
         ),
     )
     ring = Ring(
         "kv",
         2,
         "smem",
-        tile.kv_bytes,
+        tiling.kv_slot_bytes,
         "",
         "",
         "after cp.async.wait_group 0 by every thread, then __syncthreads",
@@ -200,32 +229,37 @@ def _fallback(tile: AttentionTile) -> Parts:
     return Parts(roles=(worker,), rings=(ring,), syncs=(sync,))
 
 
-def attention_mma(tile: AttentionTile, device: Device) -> dict[str, Any]:
+def _rows(tiling: AttentionTiling) -> int:
+    """Query rows of one issuer: a thread of tcgen05, a warpgroup of wgmma, a warp of mma.sync."""
+    issuers = {"tcgen05": 1, "wgmma": 2, "mma.sync": tiling.threads // 32}
+    return QUERY_ROWS // issuers[tiling.family]
+
+
+def attention_mma(tiling: AttentionTiling) -> dict[str, Any]:
     """The two products of attention."""
-    family = "tcgen05" if device.tcgen05 else "wgmma" if device.wgmma else "mma.sync"
-    p_from = {"tcgen05": "TMEM (P)", "wgmma": "registers (P)", "mma.sync": "registers (P)"}[family]
-    s_in = {"tcgen05": "TMEM", "wgmma": "registers", "mma.sync": "registers"}[family]
+    tcgen05 = tiling.family == "tcgen05"
+    where = "TMEM" if tcgen05 else "registers"
+    rows = _rows(tiling)
     return {
-        "family": family,
-        "dtype": tile.dtype,
+        "family": tiling.family,
+        "dtype": tiling.dtype,
         "cta_group": 1,
+        "q_tiles": tiling.q_tiles,
         "products": [
             {
                 "name": "S = Q K^T",
-                "shape": [tile.q_rows // TILES, tile.kv_rows, tile.head_dim],
+                "shape": [rows, tiling.block_kv, tiling.head_dim],
                 "a": "SMEM (Q), K-major",
                 "b": "SMEM (K), K-major",
-                "d": s_in,
+                "d": where,
             },
             {
                 "name": "O += P V",
-                "shape": [tile.q_rows // TILES, tile.head_dim, tile.kv_rows],
-                "a": p_from,
+                "shape": [rows, tiling.head_dim, tiling.block_kv],
+                "a": f"{where} (P)",
                 "b": "SMEM (V), MN-major",
-                "d": s_in,
+                "d": where,
             },
         ],
-        "issuing_thread": "one lane of the mma role"
-        if family == "tcgen05"
-        else "each warpgroup or warp",
+        "issuing_thread": "one lane of the mma role" if tcgen05 else "each warpgroup or warp",
     }

@@ -1,4 +1,7 @@
-"""What the attention kernels share: one CTA's cut, the Q, K and V rings, and the role that fills them.
+"""What the attention kernels share: the Q, K and V rings, and the role that fills them.
+
+O leaves through Q's buffer, so the next Q waits for two things: that no S will be computed from the old one,
+and that O has been read out of its place.
 
 In a cluster the CTAs take neighbouring query tiles of one head. Each loads a share of every K and V block
 and multicasts it, so a block is released to every CTA, and all run as many blocks as the longest of them.
@@ -6,9 +9,8 @@ and multicasts it, so a block is released to every CTA, and all run as many bloc
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from tilewright.problem import DTYPES
 from tilewright.protocol.model import (
     Barrier,
     Program,
@@ -22,68 +24,30 @@ from tilewright.protocol.model import (
     wait,
 )
 
-TILES = 2
-"""Query tiles in ping-pong, or consumer warpgroups."""
+if TYPE_CHECKING:
+    from tilewright.attention import AttentionTiling
 
 
-class AttentionTile(NamedTuple):
-    """One CTA's cut of an attention problem.
-
-    Attributes:
-        q_rows: query rows of a CTA: two tiles on sm_100, two warpgroups on sm_90.
-        kv_rows: keys of a block.
-        kv_stages: stages of the K ring, and of the V ring.
-    """
-
-    q_rows: int
-    kv_rows: int
-    head_dim: int
-    dtype: str = "bf16"
-    kv_stages: int = 2
-    cluster_shape: tuple[int, int, int] = (1, 1, 1)
-
-    @property
-    def cluster_size(self) -> int:
-        """CTAs a cluster."""
-        x, y, z = self.cluster_shape
-        return x * y * z
-
-    @property
-    def q_tile_bytes(self) -> int:
-        """One of the two query tiles."""
-        return self.q_rows // TILES * self.head_dim * DTYPES[self.dtype].bits // 8
-
-    @property
-    def kv_bytes(self) -> int:
-        """A block of K, or of V."""
-        return self.kv_rows * self.head_dim * DTYPES[self.dtype].bits // 8
-
-    @property
-    def smem_bytes(self) -> int:
-        """Q, both rings, row statistics and barriers; the output reuses Q's buffers."""
-        return (
-            TILES * self.q_tile_bytes + 2 * self.kv_stages * self.kv_bytes + 4 * self.q_rows + 1024
-        )
-
-
-def kv_barriers(tile: AttentionTile, empty: Signal, rules: tuple[str, ...]) -> tuple[Barrier, ...]:
+def kv_barriers(
+    tiling: AttentionTiling, empty: Signal, rules: tuple[str, ...]
+) -> tuple[Barrier, ...]:
     """Barriers of the K and V rings.
 
     Args:
         empty: who releases a block.
         rules: what that release keeps.
     """
-    ranks = range(tile.cluster_size)
+    ranks = range(tiling.cluster_size)
     own = {rank: rank for rank in ranks}
     everyone = dict.fromkeys(ranks, mask_of(ranks))
     arms = Signal("load", "expect_tx", "thread", {rank: 1 << rank for rank in ranks})
     barriers = []
     for name in ("k", "v"):
-        part = Transfer("load", name.upper(), tile.kv_bytes // tile.cluster_size, everyone)
+        part = Transfer("load", name.upper(), tiling.kv_block_bytes // tiling.cluster_size, everyone)
         barriers += [
             Barrier(
                 f"{name}_full",
-                tile.kv_stages,
+                tiling.kv_stages,
                 "full",
                 own,
                 "own CTA",
@@ -95,10 +59,10 @@ def kv_barriers(tile: AttentionTile, empty: Signal, rules: tuple[str, ...]) -> t
             ),
             Barrier(
                 f"{name}_empty",
-                tile.kv_stages,
+                tiling.kv_stages,
                 "empty",
                 own,
-                "every CTA of the mask" if tile.cluster_size > 1 else "own CTA",
+                "every CTA of the mask" if tiling.cluster_size > 1 else "own CTA",
                 (empty,),
                 f"TMA overwriting the {name.upper()} block, in every CTA of the cluster",
                 "every CTA that the load feeds releases to its issuer",
@@ -109,12 +73,17 @@ def kv_barriers(tile: AttentionTile, empty: Signal, rules: tuple[str, ...]) -> t
 
 
 def q_barriers(
-    tile: AttentionTile, index: str, empty: Signal, rules: tuple[str, ...]
+    tiling: AttentionTiling, index: str, empty: tuple[Signal, ...], rules: tuple[str, ...]
 ) -> tuple[Barrier, ...]:
-    """Barriers of query tile `index`, or of both together where it is empty."""
-    own = {rank: rank for rank in range(tile.cluster_size)}
+    """Barriers of a query tile.
+
+    Args:
+        index: which tile, in the names; empty where there is no other.
+        empty: who lets go of Q, and of the O that left through its buffer.
+        rules: what that keeps.
+    """
+    own = {rank: rank for rank in range(tiling.cluster_size)}
     mine = {rank: 1 << rank for rank in own}
-    size = tile.q_tile_bytes * (1 if index else TILES)
     return (
         Barrier(
             f"q{index}_full",
@@ -126,7 +95,7 @@ def q_barriers(
             "MMA reads of Q",
             "Q is loaded once a tile, not multicast",
             ("MBAR-06", "TMA-03"),
-            (Transfer("load", f"Q{index}", size, mine),),
+            (Transfer("load", f"Q{index}", tiling.q_tile_bytes, mine),),
         ),
         Barrier(
             f"q{index}_empty",
@@ -134,9 +103,9 @@ def q_barriers(
             "empty",
             own,
             "own CTA",
-            (empty,),
+            empty,
             "TMA overwriting Q with the next tile's",
-            "after the last S of the tile",
+            "after the last S of the tile, and after O has been read out of the same buffer",
             rules,
         ),
     )
@@ -165,7 +134,7 @@ def _load(ring: str) -> tuple[Step, ...]:
 
 
 def producer(queries: tuple[str, ...], ranks: tuple[int, ...], warp: int) -> Role:
-    r"""The role that loads Q once a tile and this CTA\'s share of every key block."""
+    """The role that loads Q once a tile and this CTA's share of every key block."""
     tail = "producer tail: every release has come before exit"
     return Role(
         "load",

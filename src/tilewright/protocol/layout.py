@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tilewright.attention import SLOT_ALIGNMENT
 from tilewright.errors import BadInput, NoFit
 from tilewright.protocol.model import MBARRIER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tilewright.attention import AttentionTiling
     from tilewright.device import Device
-    from tilewright.protocol.attention_rings import AttentionTile
     from tilewright.protocol.model import Barrier, Ring
     from tilewright.tiling import Tiling
 
@@ -48,14 +49,15 @@ def gemm_regions(tiling: Tiling) -> list[Region]:
     return [region for region in regions if region.size]
 
 
-def attention_regions(tile: AttentionTile) -> list[Region]:
-    """Q (later O), the rings of K and V, the row statistics."""
-    return [
-        Region("Q, later O", tile.q_tile_bytes, 2, 1024),
-        Region("K", tile.kv_bytes, tile.kv_stages, 1024),
-        Region("V", tile.kv_bytes, tile.kv_stages, 1024),
-        Region("row statistics", tile.q_rows * 4, 1, 128),
+def attention_regions(tiling: AttentionTiling) -> list[Region]:
+    """Q (O leaves through it), the rings of K and V, the row statistics."""
+    regions = [
+        Region("Q, later O", tiling.q_slot_bytes, tiling.q_tiles, SLOT_ALIGNMENT),
+        Region("K", tiling.kv_slot_bytes, tiling.kv_stages, SLOT_ALIGNMENT),
+        Region("V", tiling.kv_slot_bytes, tiling.kv_stages, SLOT_ALIGNMENT),
+        Region("row statistics", tiling.statistics_bytes, 1, 128),
     ]
+    return [region for region in regions if region.size]
 
 
 def smem_table(
