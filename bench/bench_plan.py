@@ -62,7 +62,9 @@ def main() -> None:
         f"process: {process:6.2f} s  (min {min(plans):.2f}, max {max(plans):.2f}); "
         f"{process / PROCESS_LIMIT_S:.2f} of the limit of {PROCESS_LIMIT_S} s"
     )
-    print(f"         {process / floor:.2f} x a process that only imports its libraries ({floor:.2f} s)")
+    print(
+        f"         {process / floor:.2f} x a process that only imports its libraries ({floor:.2f} s)"
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ see. Cycles a key block, by resource, combined as in `cost`:
     mma   4 block_q block_kv head_dim / (tensor rate * efficiency)     Q.K and P.V
     exp   block_q block_kv / exponentials a cycle
     l2    K and V of the block / this SM's share of L2, less what a cluster shares by multicast
+    latency  (memory latency + half of l2 and mma) / stages: a round trip of a K slot, or of a V slot
 
 Before a tile stand the loads of Q and the first K; after it O leaves through Q's buffer, and only then may
 the next Q come. Kernels: sm_100 keeps two query tiles of 128 rows in flight against one K/V stream, above
@@ -93,17 +94,15 @@ class AttentionTiling:
         """Threads a CTA.
 
         tcgen05: a softmax warpgroup a query tile, one that corrects O, four role warps. wgmma: a producer
-        and two consumer warpgroups. mma.sync: four warps, eight where O needs the registers (FA-2).
+        and two consumer warpgroups. mma.sync: eight warps of 16 rows.
         """
         if self.family == "tcgen05":
             return 128 * (self.q_tiles + 2)
-        if self.family == "wgmma":
-            return 384
-        return 128 if self.head_dim <= 128 else 256
+        return 384 if self.family == "wgmma" else 256
 
     @property
     def regs(self) -> int:
-        """Registers a thread at launch: what the register file gives this many threads, at most 255."""
+        """Registers a thread at launch: what one CTA an SM can have, at most 255."""
         return min(255, 65_536 // self.threads // 8 * 8)
 
     @property
@@ -272,37 +271,33 @@ def attention_cost(
     *,
     active_sms: int,
     blocks: float,
-    ctas_per_sm: int = 1,
 ) -> AttentionCost:
     """Cycles of a key block by resource, and of what stands around the loop.
 
     Args:
         active_sms: SMs that hold a CTA; they share HBM.
         blocks: key blocks that all CTAs visit together; the compulsory bytes are spread over them.
-        ctas_per_sm: CTAs that share one SM's units.
     """
     rate = (device.tensor_rate(problem.dtype) or 0.0) * (device.tensor_efficiency or 1.0)
     pairs = tiling.block_q * tiling.block_kv
+    mma = 4.0 * pairs * tiling.head_dim / rate
     share = l2_bytes_per_cycle(device)
     kv_bytes = 2 * tiling.kv_block_bytes / (tiling.cluster_size if device.multicast else 1)
+    l2 = None if share is None else kv_bytes / share
+    hbm = hbm_bytes_per_cycle(device, active_sms)
     latency = device.hbm_latency_cycles or device.l2_latency_cycles
-
-    def per(amount: float, speed: float | None) -> float | None:
-        return None if speed is None else amount / speed * ctas_per_sm
-
+    trip = None if latency is None else latency + ((l2 or 0.0) + mma) / 2
     block = StageCycles(
-        mma=4.0 * pairs * tiling.head_dim / rate * ctas_per_sm,
+        mma=mma,
         smem=None,
-        l2=per(kv_bytes, share),
-        hbm=per(
-            problem.compulsory_bytes / max(blocks, 1.0), hbm_bytes_per_cycle(device, active_sms)
-        ),
-        latency=None if latency is None else latency / tiling.kv_stages,
-        exp=per(pairs, device.exp2_per_cycle),
+        l2=l2,
+        hbm=None if hbm is None else problem.compulsory_bytes / max(blocks, 1.0) / hbm,
+        latency=None if trip is None else trip / tiling.kv_stages,
+        exp=None if device.exp2_per_cycle is None else pairs / device.exp2_per_cycle,
     )
     out = tiling.block_q * tiling.head_dim * OUT_BYTES
     return AttentionCost(
         block=block,
         fill_cycles=2.0 * (latency or 0.0),
-        epilogue_cycles=(per(out, share) or 0.0) + (latency or 0.0),
+        epilogue_cycles=(0.0 if share is None else out / share) + (latency or 0.0),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,16 +50,14 @@ class _Kernel:
         )
         self.tiles: AttentionTiles = attention_tiles(problem, self.tiling)
         slots = max(self.residency.resident_clusters, 1)
-        in_flight_ctas = min(len(self.tiles.blocks), slots) * self.tiling.cluster_size
-        active = max(1, min(self.residency.sms_used, in_flight_ctas))
+        active = min(self.residency.sms_used, len(self.tiles.blocks) * self.tiling.cluster_size)
         self.blocks = int(self.tiles.blocks.sum())
         self.cost: AttentionCost = attention_cost(
             problem,
             self.tiling,
             device,
-            active_sms=active,
+            active_sms=max(active, 1),
             blocks=self.blocks * self.tiling.cluster_size,
-            ctas_per_sm=max(1, math.ceil(in_flight_ctas / active)),
         )
         self.work = Work(
             alone_cycles=self.cost.alone(self.tiles.blocks),

@@ -94,6 +94,16 @@ class Candidate:
         """Which cluster does which tile."""
         return TileMap(self.groups, self.tiling.cta_tile, self.tiling.cluster_shape, self.raster)
 
+    @property
+    def operand_bytes(self) -> tuple[float, float]:
+        """A and B of the kernel's frame, each counted once."""
+        unique = unique_groups(self.groups)
+        bytes_of = self.problem.element.bytes_of
+        return (
+            bytes_of(float((unique.m * unique.k * unique.times).sum())),
+            bytes_of(float((unique.n * unique.k * unique.times).sum())),
+        )
+
     def tile_cycles(self, *, persistent: bool) -> NDArray[np.float64]:
         """Cycles of every cluster tile in launch order."""
         steps = self.tile_map.tile_k_steps()

@@ -22,6 +22,8 @@ from tilewright.problem import Gemm, GroupedGemm
 from tilewright.protocol import make_protocol
 from tilewright.sim import Overheads
 from tilewright.tile_map import cta_shares
+from tilewright.tiling import make_tiling
+from tilewright.traffic import RASTERS, reads_of
 from tilewright.work import Work, dynamic_scheduler
 
 if TYPE_CHECKING:
@@ -81,11 +83,7 @@ def draft_matmul(problem: Matmul, device: Device, options: Options) -> Draft:
     )
     best = {kind: candidate for kind in CLASSES if (candidate := candidates.best(kind))}
     if not best:
-        raise NoFit(
-            f"no tiling of {problem.dtype} on {device.name} matches cluster_shape="
-            f"{options.cluster_shape}, cta_group={options.cta_group}, tile={options.tile}",
-            given=options.cluster_shape or "",
-        )
+        raise _no_match(problem, device, options)
     works = {kind: make_work(candidate, device, options) for kind, candidate in best.items()}
     decision = choose(_options(works, best, device))
     kind = decision.chosen.name
@@ -110,7 +108,7 @@ def draft_matmul(problem: Matmul, device: Device, options: Options) -> Draft:
         roofline=find_roofline(problem.flops, problem.compulsory_bytes, problem.dtype, device),
         flips=_flips(decision, candidates, best, works, device),
         options=_option_rows(decision, best),
-        traffic=_traffic_table(candidate),
+        traffic=_traffic_table(candidate, device),
         tile_map=_tile_map_table(candidate),
         protocol=make_protocol(tiling, scheduler, device, clc_depth=options.clc_depth),
         used_facts={f"tensor_{_rate_key(problem.dtype)}": "main loop, roofline", **USED_FACTS},
@@ -118,6 +116,24 @@ def draft_matmul(problem: Matmul, device: Device, options: Options) -> Draft:
         experiments=gemm_experiments(problem, decision, best),
         notes=_notes(problem, candidate),
         tiles=candidate.tile_map,
+    )
+
+
+def _no_match(problem: Matmul, device: Device, options: Options) -> NoFit:
+    """Why nothing matches what the user fixed: the reason of the tiling itself where it has one."""
+    make_tiling(
+        problem.dtype,
+        problem.out_bytes,
+        device,
+        cta_tile=options.tile or (128, 128),
+        cluster_shape=options.cluster_shape or (options.cta_group or 1, 1, 1),
+        cta_group=options.cta_group or 1,
+    )
+    return NoFit(
+        f"no tiling of {problem.dtype} on {device.name} is considered with cluster_shape="
+        f"{options.cluster_shape}, cta_group={options.cta_group}, tile={options.tile}; clusters are powers of "
+        "two along x and y, tiles of 64, 128 or 256 rows and multiples of 16 columns",
+        given=options.cluster_shape or options.tile or "",
     )
 
 
@@ -251,7 +267,7 @@ def scheduler_gain(step: Step, work: Work) -> Callable[[str, float], float]:
     return gain_at
 
 
-def _traffic_table(candidate: Candidate) -> dict[str, Any]:
+def _traffic_table(candidate: Candidate, device: Device) -> dict[str, Any]:
     t, stage = candidate.traffic, candidate.cost.stage
     return {
         "compulsory_bytes": t.compulsory_bytes,
@@ -268,7 +284,34 @@ def _traffic_table(candidate: Candidate) -> dict[str, Any]:
         "stage_cycles": stage.demands,
         "stage_cycles_total": stage.total,
         "stage_bound": stage.bound,
+        "rasters": _raster_table(candidate, device),
     }
+
+
+def _raster_table(candidate: Candidate, device: Device) -> list[dict[str, Any]]:
+    """HBM reads of every order of tiles that was considered, the chosen one marked."""
+    rows = []
+    for raster in RASTERS:
+        reads = reads_of(
+            candidate.problem,
+            candidate.tiling,
+            max(candidate.residency.resident_clusters, 1),
+            device,
+            raster,
+            candidate.groups,
+        )
+        a, b = candidate.operand_bytes
+        rows.append(
+            {
+                "along": raster.along,
+                "swizzle": raster.swizzle,
+                "reads_of_a": reads.a,
+                "reads_of_b": reads.b,
+                "hbm_read_bytes": reads.a * a + reads.b * b,
+                "chosen": raster == candidate.raster,
+            }
+        )
+    return rows
 
 
 def _tile_map_table(candidate: Candidate) -> dict[str, Any]:
@@ -297,6 +340,7 @@ def _tile_map_table(candidate: Candidate) -> dict[str, Any]:
         "ctas": [
             {
                 **share._asdict(),
+                "k": (0, int(candidate.groups.k.max(initial=0))),
                 "a_mask": hex(share.a_mask),
                 "b_mask": hex(share.b_mask),
                 "a_bytes": element.bytes_of(

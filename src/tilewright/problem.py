@@ -361,10 +361,10 @@ class TileList(Problem):
 
     def costs(self, clock_mhz: float) -> NDArray[np.int64]:
         """Tile costs in whole SM cycles."""
-        if self.costs_cycles is not None:
-            return np.rint(np.asarray(self.costs_cycles, float)).astype(np.int64)
-        in_cycles: NDArray[np.float64] = np.asarray(self.costs_us, float) * clock_mhz
-        return np.rint(in_cycles).astype(np.int64)
+        given, scale = (
+            (self.costs_us, clock_mhz) if self.costs_cycles is None else (self.costs_cycles, 1.0)
+        )
+        return np.asarray(np.rint(np.asarray(given, float) * scale), np.int64)
 
 
 Matmul = Gemm | GroupedGemm

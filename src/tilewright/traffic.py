@@ -123,10 +123,15 @@ def best_raster(
 
 
 def reads_of(
-    problem: Matmul, tiling: Tiling, resident: int, device: Device, raster: Raster
+    problem: Matmul,
+    tiling: Tiling,
+    resident: int,
+    device: Device,
+    raster: Raster,
+    groups: Groups | None = None,
 ) -> OperandReads:
-    """How often one raster order reads each operand from HBM."""
-    unique = unique_groups(problem.groups())
+    """How often one raster order reads each operand from HBM; `groups` where the frame is swapped."""
+    unique = unique_groups(problem.groups() if groups is None else groups)
     reads_a, reads_b = _reads(problem, tiling, resident, device, unique, (raster,))
     return _mean_reads(
         reads_a[0],

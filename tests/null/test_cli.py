@@ -118,6 +118,31 @@ def test_grid_barrier_is_refused() -> None:
     assert "Launch at most 73" in refused.stderr
 
 
+def test_topology_from_counts() -> None:
+    """The row published for one B200 (page "The B200 SM"), eight CTAs an SM."""
+    row = "1:1184,2:592,4:284,8:142,12:87,16:66"
+    done = run("topology", row, "--slots", "8")
+    assert done.returncode == 0
+    assert "[20, 20, 20, 18, 18, 18, 18, 10, 2, 2, 2]" in done.stdout
+    assert "The only one" in done.stdout
+    few = run("topology", "1:132,2:66", "--gpc-sms-max", "18")
+    assert "Not unique" in few.stdout
+    for bad in ("1:132,2:10", "1-132", "2:66"):
+        refused = run("topology", bad)
+        assert (refused.returncode, refused.stdout) == (2, "")
+
+
+def test_preferred_and_fallback_clusters() -> None:
+    """H200: 30 clusters of four leave twelve SMs, in GPCs of 18 and in pairs: six clusters of two."""
+    common = ("residency", "--device", "h200", "--smem-bytes", "200000", "--fallback", "2,1,1")
+    done = run(*common, "--preferred", "4,1,1", "--grid", "8,1,1")
+    assert done.returncode == 0
+    assert "30 + 6" in done.stdout
+    refused = run(*common, "--preferred", "4,2,1", "--grid", "6,4,1")
+    assert refused.returncode == 2
+    assert "on x (6 % 4)" in refused.stderr
+
+
 def test_simulate_without_a_device() -> None:
     """NVIDIA/Fuser#4546: 16 equal tiles on 15 slots take two rounds however they are handed out."""
     found = json.loads(run("simulate", "16x1000", "--workers", "15", "--json").stdout)
@@ -175,7 +200,7 @@ GEMM = ("plan", "gemm", "--device", "b200")
         ((*GEMM, "--m", "8", "--n", "8", "--k", "100"), "Pad to 96 or 104"),
         ((*GEMM, "--m", "8", "--n", "8", "--k", "8", "--dtype", "fp7"), 'unknown dtype "fp7"'),
         ((*GEMM, "--m", "8", "--n", "8", "--k", "8", "--cluster", "0,1"), "positive numbers"),
-        ((*GEMM, "--m", "8", "--n", "8", "--k", "8", "--cluster", "32"), "no tiling"),
+        ((*GEMM, "--m", "8", "--n", "8", "--k", "8", "--cluster", "32"), "at most 16"),
         ((*GEMM, "--m", "8", "--n", "8", "--k", "8", "--sm-budget", "0"), "SM budget of 0"),
         ((*GEMM, "--m", "8", "--n", "8", "--k", "8", "--busy-sms", "999"), "999 busy SMs"),
         (

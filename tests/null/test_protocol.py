@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from tilewright.attention import AttentionTiling, attention_tiling
 from tilewright.device import load
 from tilewright.errors import BadInput, NoFit, UnknownName, Unsupported
 from tilewright.mma import SWIZZLE_BYTES
+from tilewright.problem import Attention
 from tilewright.protocol import (
     SCHEDULERS,
-    AttentionTile,
     Barrier,
     Protocol,
     ProtocolError,
@@ -37,6 +38,7 @@ from tilewright.tiling import Tiling, fitting_tilings, make_tiling
 
 B200, H200, A100, RTX = load("b200"), load("h200"), load("a100"), load("rtx_pro_6000")
 LANES = 32
+TWO_TILES = AttentionTiling("tcgen05", 128, q_tiles=2)
 KEYS = {
     "sharing",
     "dsmem",
@@ -129,7 +131,7 @@ def test_clc_reader_count_of_a_pair() -> None:
 
 def test_joint_arrival_of_softmax_and_correction() -> None:
     """flash_fwd_sm100: softmax and correction threads together, 256."""
-    protocol = make_attention_protocol(AttentionTile(256, 128, 128), "static", B200)
+    protocol = make_attention_protocol(TWO_TILES, "static", B200)
     assert protocol.arrive_count("p0_full") * LANES == 256
     assert protocol.arrive_count("stats1_full") * LANES == 128
 
@@ -305,17 +307,22 @@ def test_every_fitting_tiling_has_a_contract(device: Any) -> None:
             _check(protocol, cut)
 
 
-def _check(protocol: Protocol, cut: Tiling) -> None:
+def _check(protocol: Protocol, cut: Tiling | AttentionTiling) -> None:
     """Laws: bytes agree with the tiling, buffers are disjoint and aligned, barriers start where they end."""
     names = {b.name for b in protocol.barriers}
     if "full" in names:
+        assert isinstance(cut, Tiling)
         assert protocol.tx_bytes("full") == cut.expect_tx_bytes
     end = 0
     for region in protocol.as_dict()["smem"]["regions"]:
         assert region["offset"] >= end
         assert region["offset"] % region["alignment"] == 0
         end = region["offset"] + region["size"] * region["copies"]
-        if region["name"] in {"A", "B"} and cut.mma.family != "mma.sync":
+        if (
+            region["name"] in {"A", "B"}
+            and isinstance(cut, Tiling)
+            and cut.mma.family != "mma.sync"
+        ):
             assert region["size"] % (8 * SWIZZLE_BYTES) == 0
     assert end <= cut.smem_bytes
     warps = [w for role in protocol.roles for w in role.warps]
@@ -338,7 +345,7 @@ def test_rules_exist_in_the_catalogue() -> None:
     for protocol in (
         blackwell((4, 2, 1), 2),
         hopper((2, 2, 1)),
-        make_attention_protocol(AttentionTile(256, 128, 128), "clc", B200),
+        make_attention_protocol(TWO_TILES, "clc", B200),
     ):
         contract = protocol.as_dict()
         rows = contract["barriers"] + contract["dsmem"] + contract["multicast"]
@@ -417,10 +424,83 @@ def test_refusals() -> None:
         make_protocol(tiling(), "clc", B200, clc_depth=0)
     with pytest.raises(Unsupported, match="dynamic_atomic"):
         make_tiles_protocol((1, 1, 1), 128, 0, "clc", H200)
-    with pytest.raises(BadInput, match="TMEM"):
-        make_attention_protocol(AttentionTile(256, 192, 128), "static", B200)
-    with pytest.raises(BadInput, match="multicast shares"):
-        make_attention_protocol(AttentionTile(256, 48, 64, cluster_shape=(4, 1, 1)), "static", B200)
+
+
+REFUSED: list[tuple[str, Any, dict[str, Any]]] = [
+    ("576 TMEM columns", B200, {"head_dim": 160, "q_tiles": 2}),
+    ("two S of 256 columns", B200, {"head_dim": 64, "block_kv": 256}),
+    ("multicast shares", B200, {"block_kv": 48, "cluster_shape": (4, 1, 1)}),
+    ("MMA steps of 16 and 32 keys", B200, {"block_kv": 48, "dtype": "fp8_e4m3"}),
+    ("3 query tiles", B200, {"head_dim": 64, "q_tiles": 3}),
+    ("whose kernel uses wgmma", H200, {}),
+    ("no TMA multicast", RTX, {"family": "mma.sync", "kv_stages": 1, "cluster_shape": (2, 1, 1)}),
+    ("one slot of K", A100, {"family": "mma.sync"}),
+]
+
+
+@pytest.mark.parametrize(("match", "device", "cut"), REFUSED, ids=[r[0] for r in REFUSED])
+def test_refused_attention_cuts(match: str, device: Any, cut: dict[str, Any]) -> None:
+    values: dict[str, Any] = {"family": "tcgen05", "head_dim": 128}
+    with pytest.raises((BadInput, Unsupported), match=match) as refusal:
+        make_attention_protocol(AttentionTiling(**values | cut), "static", device)
+    assert refusal.value.nearest
+
+
+def test_an_attention_cut_that_needs_more_shared_memory_than_there_is() -> None:
+    with pytest.raises(NoFit, match="bytes of shared memory"):
+        make_attention_protocol(replace(TWO_TILES, kv_stages=3), "static", B200)
+
+
+ATTENTION = [
+    (device, head_dim, dtype, cluster)
+    for device in (B200, H200, A100, RTX)
+    for head_dim in (64, 80, 128, 144, 192, 208, 256)
+    for dtype in ("bf16", "fp8_e4m3")
+    for cluster in (1, 2, 4)
+    if device.tensor_rate(dtype) is not None and (cluster == 1 or device.multicast)
+]
+
+
+@pytest.mark.parametrize(
+    ("device", "head_dim", "dtype", "cluster"),
+    ATTENTION,
+    ids=[f"{d.name}-{h}-{t}-{c}" for d, h, t, c in ATTENTION],
+)
+def test_every_attention_tiling_has_a_contract(
+    device: Any, head_dim: int, dtype: Any, cluster: int
+) -> None:
+    """Residency and contract count the same bytes and columns; slots hold what lands in them."""
+    problem = Attention(seqlens=(1,), heads=1, kv_heads=1, head_dim=head_dim, dtype=dtype)
+    cut = attention_tiling(problem, device, (cluster, 1, 1))
+    protocol = make_attention_protocol(cut, "dynamic_atomic", device)
+    contract = json.loads(json.dumps(protocol.as_dict()))
+    _check(protocol, cut)
+    buffers = [r for r in contract["smem"]["regions"] if r["alignment"] >= 128]
+    assert sum(r["size"] * r["copies"] for r in buffers) + 1024 == cut.smem_bytes
+    assert contract["launch"]["dynamic_smem_bytes"] == cut.resources.smem_bytes
+    assert contract["launch"]["threads"] == cut.threads
+    assert {r["size"] % 1024 for r in buffers if r["alignment"] == 1024} == {0}
+    assert buffers[0]["size"] >= 128 * head_dim * problem.out_bytes
+    if device.tcgen05:
+        used = 2 * cut.block_kv + cut.q_tiles * head_dim
+        assert contract["tmem"]["used_columns"] == used <= 512
+        assert contract["tmem"]["columns"] == cut.tmem_columns
+        assert contract["tmem"]["allocated_by"].endswith(f"warp {cut.threads // 32 - 1}")
+    for name in () if cut.family == "mma.sync" else ("k", "v"):
+        assert protocol.tx_bytes(f"{name}_full") == cut.kv_block_bytes
+
+
+def test_the_next_q_waits_for_the_output_in_its_buffer() -> None:
+    """flash_fwd_sm100 turns persistence off where sO overlaps sQ; here O's store is an arrival."""
+    assert make_attention_protocol(TWO_TILES, "static", B200).arrive_count("q0_empty") == 2
+    for device, role in ((B200, "correction"), (H200, "consumer")):
+        problem = Attention(seqlens=(1,), heads=1, kv_heads=1, head_dim=128)
+        protocol = make_attention_protocol(attention_tiling(problem, device), "static", device)
+        last = next(r for r in protocol.roles if r.name == role).program.last
+        stored = [i for i, s in enumerate(last) if s.op == "read" and s.reads[0].startswith("q")]
+        freed = [i for i, s in enumerate(last) if s.op == "arrive" and s.barrier.startswith("q")]
+        assert stored
+        assert [i + 1 for i in stored] == freed
 
 
 def test_a_lopsided_ledger_is_refused() -> None:

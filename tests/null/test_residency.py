@@ -14,14 +14,16 @@ from tilewright.device import Device, load
 from tilewright.errors import BadInput, NoFit, Unsupported
 from tilewright.residency import (
     CtaResources,
-    busy_bounds,
     check_cluster_chain,
     check_grid_barrier,
-    clusters_in_group,
-    clusters_resident,
     ctas_per_sm,
     find_residency,
     grid_barrier,
+)
+from tilewright.topology import (
+    busy_bounds,
+    clusters_in_group,
+    clusters_resident,
     recover_topology,
     unknown_topology_bounds,
 )

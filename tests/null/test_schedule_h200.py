@@ -14,7 +14,6 @@ import pytest
 from tilewright.device import load
 from tilewright.errors import BadInput
 from tilewright.launch import Launch, simulate_launch
-from tilewright.residency import busy_bounds
 from tilewright.schedule import (
     boundary_counts,
     overheads_for,
@@ -22,6 +21,7 @@ from tilewright.schedule import (
     unknown_overheads,
 )
 from tilewright.sim import Busy, Disturbance, Overheads, Scheduler, simulate
+from tilewright.topology import busy_bounds
 
 DATA = Path(__file__).parent.parent / "data" / "h200"
 H200 = load("h200")

@@ -118,8 +118,7 @@ def test_closed_form_between_the_best_and_the_worst_cache(
 ) -> None:
     m, n, k = shape
     problem, tiling = Gemm(m=m, n=n, k=k), pair()
-    for along in ("m", "n"):
-        raster = Raster(along, swizzle)  # type: ignore[arg-type]
+    for raster in (Raster("m", swizzle), Raster("n", swizzle)):
         reads = reads_of(problem, tiling, 74, B200, raster)
         form = 2 * k * (m * reads.a + n * reads.b)
         assert form >= 0.8 * cached_reads(problem, tiling, 74, raster, best=True)

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 from tilewright.attention import QUERY_ROWS
 from tilewright.errors import BadInput, Unsupported
 from tilewright.mma import family, mma_k
-from tilewright.protocol.attention_rings import kv_barriers, operand_ring, producer, q_barriers
+from tilewright.protocol.attention_rings import (
+    kv_barriers,
+    leave,
+    operand_ring,
+    producer,
+    q_barriers,
+)
 from tilewright.protocol.attention_tcgen05 import tcgen05_attention, tcgen05_readers
 from tilewright.protocol.gemm import WORKER_READERS, cluster_syncs, store_syncs
 from tilewright.protocol.model import (
@@ -130,14 +136,7 @@ def _wgmma(tiling: AttentionTiling) -> Parts:
                 multiply("v", "softmax in registers; O += P V; wgmma.wait_group 0"),
                 arrive("v_empty"),
             ),
-            last=(
-                Step(
-                    "sync",
-                    "staging_full",
-                    text="O over the warpgroup's own rows of Q: st.shared, fence, TMA store",
-                ),
-                arrive("q_empty", text="after cp.async.bulk.wait_group.read 0 by the storing thread"),
-            ),
+            last=leave("q", once=False),
         ),
     )
     turn = Sync(

@@ -19,6 +19,7 @@ from tilewright.protocol.model import (
     Signal,
     Step,
     Transfer,
+    arrive,
     expect_tx,
     mask_of,
     wait,
@@ -43,7 +44,9 @@ def kv_barriers(
     arms = Signal("load", "expect_tx", "thread", {rank: 1 << rank for rank in ranks})
     barriers = []
     for name in ("k", "v"):
-        part = Transfer("load", name.upper(), tiling.kv_block_bytes // tiling.cluster_size, everyone)
+        part = Transfer(
+            "load", name.upper(), tiling.kv_block_bytes // tiling.cluster_size, everyone
+        )
         barriers += [
             Barrier(
                 f"{name}_full",
@@ -146,4 +149,18 @@ def producer(queries: tuple[str, ...], ranks: tuple[int, ...], warp: int) -> Rol
             body=_load("k") + _load("v"),
             drain=tuple(wait(f"{ring}_empty", text=tail) for ring in (*queries, "k", "v")),
         ),
+    )
+
+
+def leave(query: str, *, once: bool) -> tuple[Step, ...]:
+    """O out through the buffer of `query`, which is free once the store has read it.
+
+    Args:
+        once: one thread stores for the role; otherwise one a warpgroup, its own rows.
+    """
+    store = "TMA store of O, which lies over Q; cp.async.bulk.wait_group.read 0"
+    return (
+        Step("sync", "staging_full", text="O over Q: st.shared, fence"),
+        Step("read", reads=(query,), once=once, text=store),
+        arrive(f"{query}_empty")._replace(once=once),
     )

@@ -201,7 +201,13 @@ def _bound(plan: Plan) -> Iterator[Block]:
     yield Table(
         ("candidate", "share", "for", "against", "decided by"),
         tuple(
-            (b.bound, "unknown" if b.share is None else f"{b.share:.0%}", b.evidence_for, b.evidence_against, b.decides)
+            (
+                b.bound,
+                "unknown" if b.share is None else f"{b.share:.0%}",
+                b.evidence_for,
+                b.evidence_against,
+                b.decides,
+            )
             for b in s.bound
         ),
         frozenset({1}),
@@ -230,6 +236,23 @@ def _contract(plan: Plan) -> Iterator[Block]:
         ),
         frozenset({0, 2, 3}),
     )
+    if rasters := c.traffic.get("rasters"):
+        yield Heading("Order of tiles", 2)
+        yield Table(
+            ("along", "strip", "A read", "B read", "HBM reads", ""),
+            tuple(
+                (
+                    r["along"],
+                    str(r["swizzle"]),
+                    f"{r['reads_of_a']:.2f}",
+                    f"{r['reads_of_b']:.2f}",
+                    _bytes(r["hbm_read_bytes"]),
+                    "chosen" if r["chosen"] else "",
+                )
+                for r in rasters
+            ),
+            frozenset({1, 2, 3, 4}),
+        )
     yield Heading("Tile map", 2)
     yield Paragraph(_pairs({k: v for k, v in c.tile_map.items() if k != "ctas"}))
     if ctas := c.tile_map.get("ctas"):
@@ -239,6 +262,7 @@ def _contract(plan: Plan) -> Iterator[Block]:
                 "(x, y)",
                 "rows",
                 "columns",
+                "K",
                 "loads A rows",
                 "to mask",
                 "loads B columns",
@@ -251,6 +275,7 @@ def _contract(plan: Plan) -> Iterator[Block]:
                     f"({t['x']}, {t['y']})",
                     _range(t["rows"]),
                     _range(t["columns"]),
+                    _range(t["k"]),
                     _range(t["a_rows"]),
                     t["a_mask"],
                     _range(t["b_columns"]),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from tilewright.report.document import Block, Bullets, Heading, Paragraph, Table
-from tilewright.residency import CtaResources, Residency, describe_groups, find_residency
+from tilewright.report.document import Block, Bullets, Code, Heading, Paragraph, Table
+from tilewright.residency import CtaResources, Residency, find_residency
+from tilewright.topology import describe_groups, preferred_mix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,6 +71,44 @@ def residency_document(
             "cudaErrorInvalidClusterSize."
         )
     yield _topology(device)
+
+
+def preferred_document(
+    cta: CtaResources,
+    preferred: tuple[int, int, int],
+    fallback: tuple[int, int, int],
+    device: Device,
+) -> Iterator[Block]:
+    """What a launch with both cluster shapes holds at once, beside each alone."""
+    large, small = math.prod(preferred), math.prod(fallback)
+    yield Heading(f"Preferred cluster {preferred} with fallback {fallback} on {device.product}")
+    rows = [
+        (f"{shape} alone", find_residency(cta, math.prod(shape), device))
+        for shape in (preferred, fallback)
+    ]
+    table = [
+        (name, str(r.resident_clusters), str(r.resident_clusters * r.cluster_size))
+        for name, r in rows
+    ]
+    if device.gpc_sms is not None:
+        mix = preferred_mix(device.gpc_sms, rows[0][1].ctas_per_sm, large, small)
+        table.append(("both", f"{mix.preferred} + {mix.fallback}", str(mix.ctas)))
+    yield Table(("launch", "clusters resident", "CTAs"), tuple(table), frozenset({2}))
+    yield Paragraph(
+        "The grid divides by the preferred cluster and that by the fallback, on every axis. Which clusters "
+        "become preferred ones is the hardware's choice: kernels must be right for either."
+    )
+
+
+def topology_document(found: Sequence[tuple[int, ...]]) -> Iterator[Block]:
+    """GPC sizes that give the counts, as lines of a device file."""
+    yield Heading("GPC sizes that give these counts")
+    yield Bullets(tuple(describe_groups(groups) for groups in found))
+    if len(found) == 1:
+        yield Paragraph("The only one. In a device file of your own:")
+        yield Code(f"[gpc_sms]\nvalue = {list(found[0])}")
+    else:
+        yield Paragraph("Not unique: give the counts of more cluster sizes.")
 
 
 def _topology(device: Device) -> Paragraph:

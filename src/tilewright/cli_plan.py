@@ -1,0 +1,295 @@
+"""The `plan` commands: one a kind of problem."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli_options import (
+    BudgetOption,
+    BusyOption,
+    ClusterOption,
+    CostsOption,
+    CtaGroupOption,
+    DepthOption,
+    DeviceOption,
+    JsonOption,
+    MarkdownOption,
+    SwapOption,
+    TileOption,
+    VerifyOption,
+    parse_triple,
+    print_blocks,
+)
+from tilewright.errors import BadInput
+
+if TYPE_CHECKING:
+    from tilewright.device import Device
+    from tilewright.draft import Options
+    from tilewright.problem import Workload
+
+plan_app = typer.Typer(
+    help="Decide a workload: cluster or not, which tile map, which scheduler, what it needs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def _options(
+    cluster: str | None,
+    cta_group: int | None,
+    tile: str | None,
+    busy_sms: int,
+    sm_budget: int | None,
+    swap: bool,
+    clc_depth: int,
+) -> Options:
+    from tilewright.candidates import Busy
+    from tilewright.draft import Options
+
+    shape = parse_triple("--tile", tile)
+    return Options(
+        cluster_shape=parse_triple("--cluster", cluster),
+        cta_group=cta_group,
+        tile=None if shape is None else shape[:2],
+        busy=Busy(busy_sms, sm_budget),
+        allow_swap=swap,
+        clc_depth=clc_depth,
+    )
+
+
+def _plan(
+    problem: Workload,
+    device: str,
+    options: Options,
+    as_json: bool,
+    markdown: bool,
+    verify: bool,
+    costs: Path | None,
+) -> None:
+    """What every `plan` command does with its problem."""
+    from tilewright.device import load
+    from tilewright.plan import draft_of, make_plan
+
+    chip = load(device)
+    if verify:
+        _verify(problem, chip, options, as_json)
+        return
+    if costs is not None:
+        cycles = draft_of(problem, chip, options).work.persistent_cycles
+        _write(costs, "\n".join(["cost_cycles", *(str(round(c)) for c in cycles)]) + "\n")
+        typer.echo(f"{len(cycles)} tile costs written to {costs}")
+        return
+    plan = make_plan(problem, chip, options)
+    if as_json:
+        typer.echo(plan.model_dump_json(indent=2))
+        return
+    from tilewright.report.document import plan_document
+
+    if markdown:
+        from tilewright.report.markdown import render_markdown
+
+        typer.echo(render_markdown(plan_document(plan)), nl=False)
+    else:
+        print_blocks(plan_document(plan))
+
+
+def _verify(problem: Workload, device: Device, options: Options, as_json: bool) -> None:
+    from tilewright.plan import draft_of
+    from tilewright.verify import verify
+
+    results = verify(draft_of(problem, device, options), problem)
+    if as_json:
+        typer.echo(
+            json.dumps([{"check": r.check, "passed": r.passed, "seen": r.seen} for r in results])
+        )
+    else:
+        for r in results:
+            typer.echo(f"{'ok  ' if r.passed else 'FAIL'} {r.check}: {r.seen}")
+    if not all(r.passed for r in results):
+        raise typer.Exit(1)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}", given=path) from None
+
+
+@plan_app.command("gemm")
+def plan_gemm(
+    m: Annotated[int, typer.Option(help="Rows of A and D.")],
+    n: Annotated[int, typer.Option(help="Rows of B, columns of D.")],
+    k: Annotated[int, typer.Option(help="Columns of A and B.")],
+    device: DeviceOption,
+    dtype: Annotated[
+        str, typer.Option(help="bf16, fp16, tf32, fp8, fp8_e5m2, mxfp8, nvfp4, int8.")
+    ] = "bf16",
+    out_dtype: Annotated[
+        str | None, typer.Option(help="bf16 (int32 for int8) unless given.")
+    ] = None,
+    batch: int = 1,
+    layout_a: Annotated[str, typer.Option(help="Contiguous axis of A: k or m.")] = "k",
+    layout_b: Annotated[str, typer.Option(help="Contiguous axis of B: k or n.")] = "k",
+    epilogue_bytes: Annotated[
+        float, typer.Option(help="Bytes an output element that the epilogue reads.")
+    ] = 0.0,
+    cluster: ClusterOption = None,
+    cta_group: CtaGroupOption = None,
+    tile: TileOption = None,
+    busy_sms: BusyOption = 0,
+    sm_budget: BudgetOption = None,
+    swap: SwapOption = True,
+    clc_depth: DepthOption = 1,
+    as_json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    verify: VerifyOption = False,
+    costs: CostsOption = None,
+) -> None:
+    """A dense or batched GEMM: D[m, n] = A[m, k] . B[n, k]."""
+    from tilewright.problem import Gemm
+
+    problem = Gemm.of(
+        {
+            "m": m,
+            "n": n,
+            "k": k,
+            "batch": batch,
+            "layout_a": layout_a,
+            "layout_b": layout_b,
+            "dtype": dtype,
+            "epilogue_bytes": epilogue_bytes,
+            **({} if out_dtype is None else {"out_dtype": out_dtype}),
+        }
+    )
+    options = _options(cluster, cta_group, tile, busy_sms, sm_budget, swap, clc_depth)
+    _plan(problem, device, options, as_json, markdown, verify, costs)
+
+
+@plan_app.command("grouped-gemm")
+def plan_grouped(
+    counts: Annotated[
+        str, typer.Option(help="Ragged extents: 1528,3516,508 or a CSV or JSON file of one list.")
+    ],
+    n: Annotated[int, typer.Option(help="Columns of every output.")],
+    device: DeviceOption,
+    k: Annotated[int | None, typer.Option(help="Columns of A and B, for --grouped m.")] = None,
+    m: Annotated[int | None, typer.Option(help="Rows of every output, for --grouped k.")] = None,
+    grouped: Annotated[str, typer.Option(help="Ragged axis: m or k.")] = "m",
+    dtype: str = "bf16",
+    out_dtype: str | None = None,
+    layout_a: str = "k",
+    layout_b: str = "k",
+    epilogue_bytes: float = 0.0,
+    cluster: ClusterOption = None,
+    cta_group: CtaGroupOption = None,
+    tile: TileOption = None,
+    busy_sms: BusyOption = 0,
+    sm_budget: BudgetOption = None,
+    swap: SwapOption = True,
+    clc_depth: DepthOption = 1,
+    as_json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    verify: VerifyOption = False,
+    costs: CostsOption = None,
+) -> None:
+    """A grouped GEMM (MoE): one GEMM a group, ragged along M or along K."""
+    from tilewright.problem import GroupedGemm, parse_integers
+
+    problem = GroupedGemm.of(
+        {
+            "counts": parse_integers("counts", counts),
+            "grouped": grouped,
+            "m": m,
+            "n": n,
+            "k": k,
+            "dtype": dtype,
+            "layout_a": layout_a,
+            "layout_b": layout_b,
+            "epilogue_bytes": epilogue_bytes,
+            **({} if out_dtype is None else {"out_dtype": out_dtype}),
+        }
+    )
+    options = _options(cluster, cta_group, tile, busy_sms, sm_budget, swap, clc_depth)
+    _plan(problem, device, options, as_json, markdown, verify, costs)
+
+
+@plan_app.command("attention")
+def plan_attention(
+    seqlens: Annotated[
+        str, typer.Option(help="Query lengths: 100,200,4096 or a CSV or JSON file of one list.")
+    ],
+    heads: Annotated[int, typer.Option(help="Query heads.")],
+    head_dim: Annotated[int, typer.Option(help="64 to 256.")],
+    device: DeviceOption,
+    kv_heads: Annotated[int | None, typer.Option(help="As many as heads unless given.")] = None,
+    seqlens_k: Annotated[
+        str | None, typer.Option(help="Key lengths, where they differ from --seqlens.")
+    ] = None,
+    causal: Annotated[bool, typer.Option("--causal")] = False,
+    window: Annotated[int | None, typer.Option(help="Keys that a query sees back.")] = None,
+    dtype: str = "bf16",
+    cluster: ClusterOption = None,
+    busy_sms: BusyOption = 0,
+    sm_budget: BudgetOption = None,
+    clc_depth: DepthOption = 1,
+    as_json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    verify: VerifyOption = False,
+    costs: CostsOption = None,
+) -> None:
+    """Attention forward over sequences of their own lengths."""
+    from tilewright.problem import Attention, parse_dtype, parse_integers
+
+    problem = Attention.of(
+        {
+            "seqlens": parse_integers("seqlens", seqlens),
+            "seqlens_k": None if seqlens_k is None else parse_integers("seqlens_k", seqlens_k),
+            "heads": heads,
+            "kv_heads": heads if kv_heads is None else kv_heads,
+            "head_dim": head_dim,
+            "causal": causal,
+            "window": window,
+            "dtype": parse_dtype(dtype),
+        }
+    )
+    options = _options(cluster, None, None, busy_sms, sm_budget, True, clc_depth)
+    _plan(problem, device, options, as_json, markdown, verify, costs)
+
+
+@plan_app.command("tiles")
+def plan_tiles(
+    file: Annotated[
+        str, typer.Argument(help="CSV with one column cost_cycles or cost_us, or 1024x91669.")
+    ],
+    device: DeviceOption,
+    cluster: Annotated[str, typer.Option("--cluster", help="x,y,z in CTAs.")] = "1,1,1",
+    threads: int = 256,
+    smem_bytes: int = 0,
+    regs: int = 64,
+    busy_sms: BusyOption = 0,
+    sm_budget: BudgetOption = None,
+    clc_depth: DepthOption = 1,
+    as_json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    verify: VerifyOption = False,
+    costs: CostsOption = None,
+) -> None:
+    """A list of tile costs: which scheduler, what residency, what tail."""
+    from tilewright.problem import TileList, parse_costs
+
+    problem = TileList.of(
+        {
+            **parse_costs(file),
+            "cluster_shape": parse_triple("--cluster", cluster),
+            "threads": threads,
+            "smem_bytes": smem_bytes,
+            "regs": regs,
+        }
+    )
+    options = _options(None, None, None, busy_sms, sm_budget, True, clc_depth)
+    _plan(problem, device, options, as_json, markdown, verify, costs)
