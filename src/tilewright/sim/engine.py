@@ -67,6 +67,7 @@ class Engine:
         self._rare: list[tuple[int, int, int]] = []
         self._free: list[int] = []
         self._resident = [-1] * policy.slots
+        self._all_launched = False
 
     def run(self) -> None:
         """Run to the end.
@@ -114,6 +115,8 @@ class Engine:
         now, slot = moment >> self._bits, moment & (1 << self._bits) - 1
         self.exits.append(Launch(now, slot, self._resident[slot]))
         self._resident[slot] = -1
+        if self._all_launched and not self._foreign:
+            return _NEVER  # nobody will ever ask for the slot
         opens = now + self._policy.exit_gap_cycles
         heappush(self._rare, (opens, _OPEN, slot))
         return opens << self._bits
@@ -124,6 +127,7 @@ class Engine:
             return
         first_ask = self._policy.launch(now << self._bits | slot)
         if first_ask is None:
+            self._all_launched = True
             insort(self._free, slot)
             return
         worker = self._resident[slot] = self._policy.launched - 1
@@ -138,6 +142,8 @@ class Engine:
 
     def _give_away(self, slot: int, now: int) -> bool:
         """Hand `slot` to the first foreign kernel in line, if there is one."""
+        if not self._waiting:
+            return False
         self._waiting[:] = [kernel for kernel in self._waiting if not kernel.is_over(now)]
         if not self._waiting:
             return False

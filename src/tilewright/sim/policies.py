@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from functools import cached_property
+from itertools import chain
 from heapq import heapreplace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -97,23 +98,35 @@ class Assigned(Policy):
         self, durations: Sequence[Cycles], overheads: Overheads, shares: Sequence[range]
     ) -> None:
         super().__init__(durations, overheads)
-        self._shares = shares
-        self._rows = np.frombuffer(self.items, np.int64), np.frombuffer(self.begun, np.int64)
+        counts = np.fromiter((len(share) for share in shares), np.int64, len(shares))
+        lasts = np.cumsum(counts)
+        self._firsts, self._lasts = (lasts - counts).tolist(), lasts.tolist()
+        items = np.frombuffer(self.items, np.int64)
+        items[:] = np.fromiter(chain.from_iterable(shares), np.int64, len(items))
+        self._begun = np.frombuffer(self.begun, np.int64)
+        columns = {id(column): column for column in durations}
+        tables = {key: self._table(c[items], counts, lasts) for key, c in columns.items()}
+        self._tables = [tables[id(column)] for column in durations]
+
+    def _table(self, took: Cycles, counts: Cycles, lasts: Cycles) -> tuple[Cycles, list[int]]:
+        """From a worker's first item: when each of its items begins, and when the worker ends."""
+        ends = np.cumsum(took)
+        whole = np.concatenate([[0], ends])[lasts]
+        before = np.concatenate([[0], whole[:-1]])
+        begins = ends - took - np.repeat(before, counts)
+        return begins << self.bits, (whole - before << self.bits).tolist()
 
     def launch(self, moment: int) -> int | None:
         """The next worker, with its own share."""
-        if self.launched >= len(self._shares):
+        worker = self.launched
+        if worker >= len(self._lasts):
             return None
-        share = self._shares[self.launched]
         self.launched += 1
-        first, last = self.rows, self.rows + len(share)
-        self.rows = last
-        took = self._durations[moment & (1 << self.bits) - 1][share.start : share.stop : share.step]
-        ends = moment + self._prologue + (took.cumsum() << self.bits)
-        items, begun = self._rows
-        items[first:last] = np.arange(share.start, share.stop, share.step)
-        begun[first:last] = ends - (took << self.bits)
-        return int(ends[-1]) if len(share) else moment + self._prologue
+        first, self.rows = self._firsts[worker], self._lasts[worker]
+        begins, ends = self._tables[moment & (1 << self.bits) - 1]
+        start = moment + self._prologue
+        self._begun[first : self.rows] = begins[first : self.rows] + start
+        return start + ends[worker]
 
     def advance(self, heap: list[int], limit: int) -> None:
         """Nothing: a worker in the heap is at its end."""
