@@ -6,7 +6,8 @@
     ├── DeviceDataError  a device TOML that does not parse or lacks a required value
     ├── Unsupported      the device lacks the capability or the dtype
     ├── NoFit            nothing fits the device; names the closest miss
-    └── UnknownValue     an answer needs a device value that nobody has a source for
+    ├── UnknownValue     an answer needs a device value that nobody has a source for
+    └── ProtocolError    a ledger that contradicts itself (protocol.model): a defect here, not of the input
 
 The command line maps each of them to exit code 2 in one place. Nothing in the library prints or exits.
 """
