@@ -195,7 +195,7 @@ def test_case_c22_sm_120_has_clusters_but_no_pairs() -> None:
     assert not device.tcgen05
     rows = {row.cluster_size: row for row in plan.contract.residency}
     assert rows[2].resident_clusters_max > 0
-    with pytest.raises(BadInput, match="cta_group 2 does not exist for mma.sync"):
+    with pytest.raises(BadInput, match="cta_group 2 does not exist for mma"):
         make_plan(Gemm(m=4096, n=4096, k=4096), device, Options(cta_group=2))
 
 

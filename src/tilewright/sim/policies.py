@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from array import array
 from functools import cached_property
-from itertools import chain
 from heapq import heapreplace
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
