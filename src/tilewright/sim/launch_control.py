@@ -73,6 +73,7 @@ class QuickLaunchControl(Policy):
         items, begun, took, claim = self.items, self.begun, self._took, self._claim
         latency, mask, count = self._latency, (1 << self.bits) - 1, len(self.begun)
         row, pending = self.rows, self._next
+        same = took[0] if took[0] is took[-1] else None  # slots of one speed
         while (moment := heap[0]) < limit:
             slot = moment & mask
             item = claim[slot]
@@ -86,7 +87,7 @@ class QuickLaunchControl(Policy):
             items[row] = item
             begun[row] = moment
             row += 1
-            span = took[slot][item]
+            span = took[slot][item] if same is None else same[item]
             heapreplace(heap, moment + (span if span > latency else latency))  # noqa: FURB136 (hot)
         self.rows, self._next = row, pending
 

@@ -151,16 +151,20 @@ class Queue(Policy):
 
     def advance(self, heap: list[int], limit: int) -> None:
         """The next item to the earliest worker, again and again."""
-        took, begun, lead, mask = self._took, self.begun, self._lead, (1 << self.bits) - 1
-        item = self.rows
-        for item in range(self.rows, self._closing()):
-            moment = heap[0]
-            if moment >= limit:
-                break
-            begun[item] = moment = moment + lead
-            heapreplace(heap, moment + took[moment & mask][item])
+        begun, lead, mask = self.begun, self._lead, (1 << self.bits) - 1
+        columns = self._took
+        item, last = self.rows, self._closing()
+        if columns[0] is columns[-1]:  # slots of one speed: the hot loop of long lists
+            took = columns[0]
+            while item < last and (moment := heap[0]) < limit:
+                begun[item] = moment = moment + lead
+                heapreplace(heap, moment + took[item])
+                item += 1
         else:
-            item = self._closing()
+            while item < last and (moment := heap[0]) < limit:
+                begun[item] = moment = moment + lead
+                heapreplace(heap, moment + columns[moment & mask][item])
+                item += 1
         self.rows = item
 
     @cached_property
