@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.attention import attention_cost, attention_tiles, attention_tiling
-from tilewright.candidates import CLASSES, Candidates
+from tilewright.candidates import CLASSES, Candidates, busy_fraction
 from tilewright.cost import TileCost, tile_cost
 from tilewright.problem import Attention, Matmul
 from tilewright.residency import CtaResources, Residency, find_residency
@@ -116,7 +116,17 @@ def loop_of(problem: Matmul, tiling: Tiling, kernel: Entry, device: Device) -> L
     traffic = traffic_of(problem, tiling, residency, raster, device)
     tiles = TileMap(problem.groups(), tiling.cta_tile, tiling.cluster_shape, raster)
     active = min(residency.sms_used, tiles.num_tiles * tiling.cluster_size)
-    cost = tile_cost(problem, tiling, traffic, active_sms=active, ctas_per_sm=1, device=device)
+    cost = tile_cost(
+        problem,
+        tiling,
+        traffic,
+        active_sms=active,
+        ctas_per_sm=1,
+        device=device,
+        busy=busy_fraction(
+            tiles.num_tiles, residency.resident_clusters, residency.sms_used / device.sm_count
+        ),
+    )
     if not kernel.get("mma_queue", True):
         stage = replace(cost.stage, mma=cost.stage.mma / SHORT_QUEUE)
         cost = replace(cost, stage=stage)

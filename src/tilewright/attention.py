@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.cost import StageCycles, hbm_bytes_per_cycle, l2_bytes_per_cycle
+from tilewright.cost import StageCycles, hbm_bytes_per_cycle, l2_bytes_per_cycle, tensor_efficiency
 from tilewright.errors import NoFit, Unsupported
 from tilewright.mma import Family, family, mma_k
 from tilewright.problem import DTYPES, key_range
@@ -278,7 +278,7 @@ def attention_cost(
         active_sms: SMs that hold a CTA; they share HBM.
         blocks: key blocks that all CTAs visit together; the compulsory bytes are spread over them.
     """
-    rate = (device.tensor_rate(problem.dtype) or 0.0) * (device.tensor_efficiency or 1.0)
+    rate = (device.tensor_rate(problem.dtype) or 0.0) * tensor_efficiency(device)
     pairs = tiling.block_q * tiling.block_kv
     mma = 4.0 * pairs * tiling.head_dim / rate
     share = l2_bytes_per_cycle(device)

@@ -241,6 +241,7 @@ class Candidates:
             active_sms=active,
             ctas_per_sm=max(1, math.ceil(in_flight_ctas / max(residency.sms_used, 1))),
             device=device,
+            busy=busy_fraction(count, resident, residency.sms_used / device.sm_count),
         )
         candidate = Candidate(
             self.problem, tiling, swap_ab, dict(self._frames)[swap_ab], raster, residency, traffic, cost,
@@ -254,6 +255,13 @@ class Candidates:
             single_tile_cycles=max(alone - turnover, 0.0),
             persistent_cycles=busy + cost.fill_cycles + cost.epilogue_cycles if count else 0.0,
         )
+
+
+def busy_fraction(tiles: float, slots: int, sms_used: float) -> float:
+    """SM time that has a tile: whole rounds of `slots` tiles, on a fraction `sms_used` of the SMs."""
+    if not tiles:
+        return 1.0
+    return tiles / (math.ceil(tiles / slots) * slots) * sms_used
 
 
 def class_of(tiling: Tiling) -> Class:

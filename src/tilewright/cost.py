@@ -13,7 +13,7 @@ are nearly equal. A tile is `stages * cycles`, plus, where nothing hides them, t
 and the epilogue after. A persistent kernel hides the fill (its producer runs ahead) and, with a second
 accumulator, the epilogue; one tile a CTA hides neither.
 
-Left out: clocks that fall under power (inside `tensor_efficiency`), bank conflicts, drift between CTAs.
+Left out: bank conflicts, drift between CTAs; power beyond the two efficiencies.
 A SM's share of L2 does not grow when others idle: an H200 gave 31 to 47 B per cycle to each of 99 to 33
 CTAs against 30 to each of 132 (tests/data/h200/memory.csv), so small grids are judged a little slow.
 """
@@ -41,7 +41,7 @@ need L2 and tensor cores about equally, are published at 94 to 99 % of either li
 HBM_INTERFERENCE = 4.0
 """The same between HBM and the rest: 19 % more at equal demands, 2 % at half. Misses come in bursts, at the
 start of every wave. Kind: assumed, plausible 2 to 16; on an H200 it takes the error of the products that HBM
-bounds from 20 to 12 % (docs/validation.md)."""
+bounds most from 20 to 14 %, and 2 or 3 would serve others worse (docs/validation.md)."""
 
 TCGEN05_M64_UTILISATION = 0.5
 """tcgen05 with M = 64 uses half of the datapath. Source: SemiAnalysis, Dissecting Nvidia Blackwell."""
@@ -127,25 +127,27 @@ def tile_cost(
     active_sms: int,
     ctas_per_sm: int,
     device: Device,
+    busy: float = 1.0,
 ) -> TileCost:
     """Cost of a CTA tile when `active_sms` SMs work on the problem.
 
     Args:
         active_sms: SMs that hold a CTA; they share HBM among them.
         ctas_per_sm: CTAs that share one SM's tensor cores and memory paths.
+        busy: fraction of all SM time of the launch that has a tile, see `tensor_efficiency`.
     """
     stages = _cta_stages(tiling, traffic)
     latency = _load_latency(device)
     stage = StageCycles(
-        mma=mma_cycles_a_stage(tiling, device) * ctas_per_sm,
+        mma=mma_cycles_a_stage(tiling, device, busy) * ctas_per_sm,
         smem=_per(smem_read_bytes_a_stage(tiling), device.smem_bytes_per_cycle, ctas_per_sm),
         l2=_per(traffic.l2_bytes / stages, l2_bytes_per_cycle(device), ctas_per_sm),
         hbm=_per(traffic.hbm_bytes / stages, hbm_bytes_per_cycle(device, active_sms), ctas_per_sm),
         latency=None,
     )
-    if (
-        latency is not None
-    ):  # a slot is free again when its load, its transfer and its MMAs are done
+    if latency is not None:
+        # a slot is free again when its load, its transfer and its MMAs are done; a stage waits for its
+        # slowest box, so one that misses L2 sets the latency
         cycle = latency + (stage.l2 or 0.0) + stage.mma
         stage = replace(stage, latency=cycle / tiling.num_stages)
     epilogue, exposed = _epilogue(problem, tiling, device, ctas_per_sm)
@@ -157,9 +159,21 @@ def tile_cost(
     )
 
 
-def mma_cycles_a_stage(tiling: Tiling, device: Device) -> float:
-    """Cycles that one CTA's MMAs of a stage need of its SM's tensor cores."""
-    rate = (device.tensor_rate(tiling.mma.dtype) or 0.0) * (device.tensor_efficiency or 1.0)
+def tensor_efficiency(device: Device, busy: float = 1.0) -> float:
+    """Fraction of the tensor rate that an SM sustains while a fraction `busy` of the machine works.
+
+    Power is the chip's: what a full machine sustains, `tensor_efficiency`, is power-limited, and a machine
+    that idles in part clocks the rest higher, up to `tensor_efficiency_max`.
+    """
+    full = device.tensor_efficiency or 1.0
+    most = max(device.tensor_efficiency_max or full, full)
+    return min(most, full / max(busy, 1e-9))
+
+
+def mma_cycles_a_stage(tiling: Tiling, device: Device, busy: float = 1.0) -> float:
+    """Cycles that one CTA's MMAs of a stage need of its SM's tensor cores; `busy` as there."""
+    efficiency = tensor_efficiency(device, busy)
+    rate = (device.tensor_rate(tiling.mma.dtype) or 0.0) * efficiency
     if tiling.mma.family == "tcgen05" and tiling.mma.shape.m // tiling.cta_group == 64:
         rate *= TCGEN05_M64_UTILISATION
     return 2.0 * math.prod(tiling.cta_tile) / rate
@@ -167,7 +181,7 @@ def mma_cycles_a_stage(tiling: Tiling, device: Device) -> float:
 
 def least_cycles_a_stage(tiling: Tiling, device: Device) -> float:
     """A floor of a stage's cycles that needs no traffic estimate: MMAs, shared memory, L2 requests."""
-    demands = [mma_cycles_a_stage(tiling, device)]
+    demands = [mma_cycles_a_stage(tiling, device, busy=0.0)]
     if device.smem_bytes_per_cycle is not None:
         demands.append(smem_read_bytes_a_stage(tiling) / device.smem_bytes_per_cycle)
     share = l2_bytes_per_cycle(device)

@@ -119,6 +119,7 @@ class Device:
     tensor_nvfp4: float | None = _fact("FLOP per cycle per SM")
     tensor_int8: float | None = _fact("FLOP per cycle per SM")
     tensor_efficiency: float | None = _fact("fraction of the tensor rate at sm_clock_mhz")
+    tensor_efficiency_max: float | None = _fact("fraction of the tensor rate at sm_clock_mhz")
     exp2_per_cycle: float | None = _fact("operations per cycle per SM")
 
     # capabilities

@@ -84,6 +84,13 @@ def constants() -> list[Evidence]:
             "p-norm over the demands of a stage; plausible 8 to infinity",
             "cycles a stage",
         ),
+        assumed(
+            "model.hbm_interference",
+            cost.HBM_INTERFERENCE,
+            "exponent",
+            "p-norm between HBM and the rest of a stage; plausible 2 to 16",
+            "cycles a stage",
+        ),
         Evidence(
             name="model.l2_usable",
             value=traffic.L2_USABLE,

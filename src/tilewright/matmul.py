@@ -50,6 +50,7 @@ USED_FACTS: dict[str, str] = {
     "cluster_size_portable_max": "portable or not",
     "cluster_size_max": "largest cluster",
     "tensor_efficiency": "main loop",
+    "tensor_efficiency_max": "main loop of a machine that idles in part",
     "smem_bytes_per_cycle": "main loop, epilogue",
     "l2_bytes": "HBM traffic, raster order",
     "l2_bandwidth_gbps": "main loop, epilogue",

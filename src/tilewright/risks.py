@@ -136,7 +136,11 @@ def _scheduler(draft: Draft) -> list[Risk]:
 
 def _unknown(draft: Draft, device: Device) -> list[Risk]:
     names = unknown(device, draft.used_facts)
-    relevant = [n for n in names if n not in {"tmem_columns", "tmem_ctas_per_sm", "hbm_read_gbps"}]
+    relevant = [
+        n
+        for n in names
+        if n not in {"tmem_columns", "tmem_ctas_per_sm", "hbm_read_gbps", "tensor_efficiency_max"}
+    ]
     if not relevant:
         return []
     return [

@@ -56,6 +56,17 @@ def test_the_python_example() -> None:
     assert "bandwidth" in done.stdout
 
 
+def test_the_validation_numbers_are_those_of_the_document() -> None:
+    """docs/validation.md is generated and tested; the README repeats four of its numbers."""
+    document = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    [error] = re.findall(r"error of the 14 dense products: ([\d.]+)%", document)
+    assert f"| {error} % mean absolute error |" in README
+    [(signs, pairs, ratios)] = re.findall(
+        r"set out to reproduce \| (\d+) of (\d+) \| (\d+) of", document
+    )
+    assert f"| {pairs} comparisons | {signs} signs right, {ratios} within 10 % |" in README
+
+
 def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
