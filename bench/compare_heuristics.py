@@ -18,9 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tilewright.candidates import CLASSES, Candidate, Candidates
+from tilewright.candidates import Candidate, Candidates
 from tilewright.device import Device, load
 from tilewright.errors import TilewrightError
+from tilewright.plan import draft_of
 from tilewright.problem import Gemm
 from tilewright.tiling import Tiling, make_tiling
 
@@ -198,14 +199,27 @@ def record() -> None:
         writer.writerows(astuple(plan) for plan in ask())
 
 
+def _chosen(problem: Gemm, candidates: Candidates, device: Device) -> Candidate:
+    """What `plan` answers."""
+    draft = draft_of(problem, device)
+    assert draft.tile is not None
+    tiling = make_tiling(
+        problem.dtype,
+        problem.out_bytes,
+        device,
+        cta_tile=draft.tile[:2],
+        cluster_shape=draft.cluster_shape,
+        cta_group=draft.cta_group,
+    )
+    return candidates.evaluate(tiling, swap_ab=draft.swap_ab)
+
+
 def compare(plan: PeerPlan) -> Row:
     """Both plans under this model; kernel time without launch."""
     device = load(plan.device)
-    candidates = Candidates(_gemm(plan), device)
-    ours = min(
-        (found for kind in CLASSES if (found := candidates.best(kind))),
-        key=lambda found: found.cycles,
-    )
+    problem = _gemm(plan)
+    candidates = Candidates(problem, device)
+    ours = _chosen(problem, candidates, device)
     theirs_us: float | None = None
     why_not = f"split K in {plan.split_k}: costed without" if plan.split_k > 1 else ""
     try:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tilewright.decide import Decision, Flip
     from tilewright.device import Device
     from tilewright.problem import Attention
+    from tilewright.sim import Scheduler
 
 
 class _Kernel:
@@ -90,7 +91,7 @@ def draft_attention(problem: Attention, device: Device, options: Options) -> Dra
         raise NoFit(f"no cluster of {options.cluster_shape} is resident on {device.name}")
     if not any(len(kernel.tiles.blocks) for kernel in kernels.values()):
         raise BadInput("every sequence is empty: there is nothing to launch", given=0)
-    decision = choose(_options(kernels, device))
+    decision = choose(_options(kernels, device, options.scheduler))
     kernel = kernels[decision.chosen.name]
     tiling = kernel.tiling
     main = kernel.blocks * kernel.cost.block.total
@@ -143,12 +144,12 @@ def _shapes(device: Device, options: Options) -> list[tuple[str, tuple[int, int,
     return shapes
 
 
-def _options(kernels: dict[str, _Kernel], device: Device) -> list[Option]:
+def _options(kernels: dict[str, _Kernel], device: Device, only: Scheduler | None) -> list[Option]:
     options = []
     for rank, (name, kernel) in enumerate(kernels.items()):
         options += [
             Option(name, kernel.tiling.cluster_size, rank, outcome)
-            for outcome in kernel.work.compare(dynamic_scheduler(device))
+            for outcome in kernel.work.compare(dynamic_scheduler(device), only)
         ]
     return options
 

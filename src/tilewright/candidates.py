@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 Class = Literal["single", "cluster", "pair"]
 CLASSES: tuple[Class, ...] = ("single", "cluster", "pair")
 
+WORTH = 0.02
+"""Gain under which added machinery, a larger cluster say, is not worth having. Kind: assumed."""
+
 SWAP_GAIN = 0.05
 """A transposed product needs a transposing epilogue; it must gain this much. Kind: assumed."""
 
@@ -151,14 +154,19 @@ class Candidates:
         return swapped if swapped.cycles * (1 + SWAP_GAIN) < plain.cycles else plain
 
     def _best_in_frame(self, kind: Class, *, swap: bool) -> Candidate | None:
-        best: Candidate | None = None
+        """The smallest cluster within `WORTH` of the fastest, and the best tile with it."""
+        by_size: dict[int, Candidate] = {}
+        fastest = math.inf
         for bound, tiling, residency in self._bounds(kind, swap=swap):
-            if best is not None and bound >= best.cycles:
+            if bound >= fastest * (1 + WORTH):
                 break
             candidate = self.evaluate(tiling, swap_ab=swap, residency=residency)
-            if best is None or _better(candidate, best):
-                best = candidate
-        return best
+            size = tiling.cluster_size
+            if size not in by_size or _better(candidate, by_size[size]):
+                by_size[size] = candidate
+            fastest = min(fastest, candidate.cycles)
+        close = [size for size, c in by_size.items() if c.cycles <= fastest * (1 + WORTH)]
+        return by_size[min(close)] if close else None
 
     def _bounds(self, kind: Class, *, swap: bool) -> list[tuple[float, Tiling, Residency]]:
         """Each tiling of the class with cycles that it cannot be under, the least first."""
@@ -272,12 +280,11 @@ def class_of(tiling: Tiling) -> Class:
 
 
 def _better(a: Candidate, b: Candidate) -> bool:
-    """Faster by half a per cent, or as fast with the smaller cluster and the larger tile."""
+    """Faster by half a per cent, or as fast with the larger tile."""
     if abs(a.cycles - b.cycles) > 0.005 * b.cycles:
         return a.cycles < b.cycles
-    size_a, size_b = a.tiling.cluster_size, b.tiling.cluster_size
     tile_a, tile_b = (c.tiling.cta_tile.m * c.tiling.cta_tile.n for c in (a, b))
-    return (size_a, -tile_a, a.cycles) < (size_b, -tile_b, b.cycles)
+    return (-tile_a, a.cycles) < (-tile_b, b.cycles)
 
 
 def _swapped(groups: Groups) -> Groups:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.errors import BadInput
+from tilewright.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tilewright.report.document import Block
+    from tilewright.sim import Scheduler
 
 PIPED_COLUMNS = 110
 """Width of a report that goes into a file or a pipe."""
@@ -35,6 +36,10 @@ BusyOption = Annotated[int, typer.Option(help="SMs that foreign kernels hold.")]
 BudgetOption = Annotated[int | None, typer.Option(help="SMs that this kernel may use.")]
 SwapOption = Annotated[
     bool, typer.Option("--swap/--no-swap", help="Allow a kernel of the transposed product.")
+]
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option(help="Plan for this scheduler instead of choosing: single_tile, static, clc, …"),
 ]
 DepthOption = Annotated[int, typer.Option(help="CLC requests that a worker keeps ahead.")]
 VerifyOption = Annotated[
@@ -58,6 +63,18 @@ def parse_triple(name: str, text: str | None) -> tuple[int, int, int] | None:
         )
     x, y, z = ([int(p) for p in parts] + [1, 1])[:3]
     return x, y, z
+
+
+def parse_scheduler(name: str | None) -> Scheduler | None:
+    """A scheduler by name; None stays None."""
+    from tilewright.sim import SCHEDULERS
+
+    if name is None:
+        return None
+    for known in SCHEDULERS:
+        if known == name:
+            return known
+    raise UnknownName("scheduler", name, SCHEDULERS)
 
 
 def print_blocks(blocks: Iterable[Block]) -> None:

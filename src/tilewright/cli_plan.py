@@ -18,9 +18,11 @@ from tilewright.cli_options import (
     DeviceOption,
     JsonOption,
     MarkdownOption,
+    SchedulerOption,
     SwapOption,
     TileOption,
     VerifyOption,
+    parse_scheduler,
     parse_triple,
     print_blocks,
 )
@@ -45,6 +47,7 @@ def _options(
     busy_sms: int,
     sm_budget: int | None,
     swap: bool,
+    scheduler: str | None,
     clc_depth: int,
 ) -> Options:
     from tilewright.candidates import Busy
@@ -57,6 +60,7 @@ def _options(
         tile=None if shape is None else shape[:2],
         busy=Busy(busy_sms, sm_budget),
         allow_swap=swap,
+        scheduler=parse_scheduler(scheduler),
         clc_depth=clc_depth,
     )
 
@@ -144,6 +148,7 @@ def plan_gemm(
     busy_sms: BusyOption = 0,
     sm_budget: BudgetOption = None,
     swap: SwapOption = True,
+    scheduler: SchedulerOption = None,
     clc_depth: DepthOption = 1,
     as_json: JsonOption = False,
     markdown: MarkdownOption = False,
@@ -166,7 +171,7 @@ def plan_gemm(
             **({} if out_dtype is None else {"out_dtype": out_dtype}),
         }
     )
-    options = _options(cluster, cta_group, tile, busy_sms, sm_budget, swap, clc_depth)
+    options = _options(cluster, cta_group, tile, busy_sms, sm_budget, swap, scheduler, clc_depth)
     _plan(problem, device, options, as_json, markdown, verify, costs)
 
 
@@ -191,6 +196,7 @@ def plan_grouped(
     busy_sms: BusyOption = 0,
     sm_budget: BudgetOption = None,
     swap: SwapOption = True,
+    scheduler: SchedulerOption = None,
     clc_depth: DepthOption = 1,
     as_json: JsonOption = False,
     markdown: MarkdownOption = False,
@@ -214,7 +220,7 @@ def plan_grouped(
             **({} if out_dtype is None else {"out_dtype": out_dtype}),
         }
     )
-    options = _options(cluster, cta_group, tile, busy_sms, sm_budget, swap, clc_depth)
+    options = _options(cluster, cta_group, tile, busy_sms, sm_budget, swap, scheduler, clc_depth)
     _plan(problem, device, options, as_json, markdown, verify, costs)
 
 
@@ -236,6 +242,7 @@ def plan_attention(
     cluster: ClusterOption = None,
     busy_sms: BusyOption = 0,
     sm_budget: BudgetOption = None,
+    scheduler: SchedulerOption = None,
     clc_depth: DepthOption = 1,
     as_json: JsonOption = False,
     markdown: MarkdownOption = False,
@@ -257,7 +264,7 @@ def plan_attention(
             "dtype": parse_dtype(dtype),
         }
     )
-    options = _options(cluster, None, None, busy_sms, sm_budget, True, clc_depth)
+    options = _options(cluster, None, None, busy_sms, sm_budget, True, scheduler, clc_depth)
     _plan(problem, device, options, as_json, markdown, verify, costs)
 
 
@@ -273,6 +280,7 @@ def plan_tiles(
     regs: int = 64,
     busy_sms: BusyOption = 0,
     sm_budget: BudgetOption = None,
+    scheduler: SchedulerOption = None,
     clc_depth: DepthOption = 1,
     as_json: JsonOption = False,
     markdown: MarkdownOption = False,
@@ -291,5 +299,5 @@ def plan_tiles(
             "regs": regs,
         }
     )
-    options = _options(None, None, None, busy_sms, sm_budget, True, clc_depth)
+    options = _options(None, None, None, busy_sms, sm_budget, True, scheduler, clc_depth)
     _plan(problem, device, options, as_json, markdown, verify, costs)

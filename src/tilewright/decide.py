@@ -12,14 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from tilewright.candidates import WORTH
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tilewright.sim import Order, Scheduler
     from tilewright.work import Outcome, Work
-
-WORTH = 0.02
-"""Gain under which added machinery is not worth having. Kind: assumed."""
 
 TILING_ERROR = 0.04
 """Error of a predicted ratio between two kernels. Kind: measured: the median over 104 published ratios is 4.3 %
@@ -40,7 +39,13 @@ ANSWERS: tuple[Answer, ...] = (
     "persistent-dynamic",
 )
 
-_EFFORT: dict[str, int] = {"single_tile": 0, "static": 1, "dynamic_atomic": 2, "clc": 2}
+_EFFORT: dict[str, int] = {
+    "single_tile": 0,
+    "static": 1,
+    "static_blocked": 1,
+    "dynamic_atomic": 2,
+    "clc": 2,
+}
 _SORTING = 2
 JITTERS = (0.02, 0.05, 0.1, 0.2)
 
@@ -186,14 +191,16 @@ def _steps(chosen: Option, options: Sequence[Option]) -> list[Step]:
 
 
 def _answers(chosen: Option, steps: Sequence[Step]) -> tuple[Answer, ...]:
+    """What holds of the chosen option, the largest gain first; what the user fixed comes last."""
+    gains = {step.what: step.gain for step in steps}
     named: list[tuple[float, Answer]] = []
-    for step in steps:
-        if step.what == "tiling":
-            named.append((step.gain, "pair-mma" if chosen.name == "pair" else "cluster-for-reuse"))
-        elif chosen.scheduler == "static":
-            named.append((step.gain, "persistent-static"))
-        else:
-            named.append((step.gain, "persistent-dynamic"))
+    if chosen.name in {"cluster", "pair"}:
+        tiling: Answer = "pair-mma" if chosen.name == "pair" else "cluster-for-reuse"
+        named.append((gains.get("tiling", 0.0), tiling))
+    if chosen.scheduler != "single_tile":
+        static = chosen.scheduler in {"static", "static_blocked"}
+        schedule: Answer = "persistent-static" if static else "persistent-dynamic"
+        named.append((gains.get("scheduler", 0.0), schedule))
     if not named:
         return ("leave-it-alone",)
     return tuple(answer for _, answer in sorted(named, key=lambda entry: -entry[0]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilewright.candidates import NOT_BUSY, Busy
-from tilewright.sim import SCHEDULERS
+from tilewright.sim import SCHEDULERS, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tilewright.plan_model import Check, OptionRow
     from tilewright.protocol import Protocol
     from tilewright.residency import CtaResources, Residency
-    from tilewright.sim import Scheduler
     from tilewright.tile_map import TileMap
     from tilewright.work import Outcome, Work
 
@@ -35,6 +34,7 @@ class Options:
         busy: SMs that foreign kernels hold or a budget takes away.
         allow_swap: a transposed product may be planned.
         clc_depth: requests that a CLC worker keeps ahead.
+        scheduler: plan for this one instead of choosing.
     """
 
     cluster_shape: tuple[int, int, int] | None = None
@@ -43,6 +43,7 @@ class Options:
     busy: Busy = NOT_BUSY
     allow_swap: bool = True
     clc_depth: int = 1
+    scheduler: Scheduler | None = None
 
 
 @dataclass(frozen=True)

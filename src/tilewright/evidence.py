@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from tilewright import cost, decide, traffic
+from tilewright import candidates, cost, decide, traffic
 from tilewright.device import Kind
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def constants() -> list[Evidence]:
         ),
         assumed(
             "model.worth",
-            decide.WORTH,
+            candidates.WORTH,
             "relative gain",
             "a gain under it does not pay for added machinery",
             "the choice",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from tilewright.device import Device
     from tilewright.problem import Matmul
+    from tilewright.sim import Scheduler
     from tilewright.tiling import Tiling
 
 USED_FACTS: dict[str, str] = {
@@ -86,7 +87,7 @@ def draft_matmul(problem: Matmul, device: Device, options: Options) -> Draft:
     if not best:
         raise _no_match(problem, device, options)
     works = {kind: make_work(candidate, device, options) for kind, candidate in best.items()}
-    decision = choose(_options(works, best, device))
+    decision = choose(_options(works, best, device, options.scheduler))
     kind = decision.chosen.name
     candidate, work = best[kind], works[kind]  # type: ignore[index]
     tiling = candidate.tiling
@@ -174,11 +175,13 @@ def make_work(candidate: Candidate, device: Device, options: Options) -> Work:
     )
 
 
-def _options(works: dict[Any, Work], best: dict[Any, Candidate], device: Device) -> list[Option]:
+def _options(
+    works: dict[Any, Work], best: dict[Any, Candidate], device: Device, only: Scheduler | None
+) -> list[Option]:
     return [
         Option(kind, best[kind].tiling.cluster_size, CLASSES.index(kind), outcome)
         for kind, work in works.items()
-        for outcome in work.compare(dynamic_scheduler(device))
+        for outcome in work.compare(dynamic_scheduler(device), only)
     ]
 
 

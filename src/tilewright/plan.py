@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright import __version__
 from tilewright.attention_plan import draft_attention
-from tilewright.decide import SCHEDULER_ERROR, WORTH, Step, jitter_that_flips
+from tilewright.candidates import WORTH
+from tilewright.decide import SCHEDULER_ERROR, Step, jitter_that_flips
 from tilewright.draft import Draft, Options
 from tilewright.evidence import constants, derived, from_device
 from tilewright.matmul import draft_matmul
@@ -32,6 +33,7 @@ from tilewright.plan_model import (
     Validation,
 )
 from tilewright.problem import Attention, TileList, Workload
+from tilewright.protocol.scheduler import check_scheduler
 from tilewright.residency import find_residency
 from tilewright.risks import find_risks
 from tilewright.schedule import boundary_counts
@@ -73,6 +75,8 @@ def make_plan(problem: Workload, device: Device, options: Options = DEFAULT) -> 
 
 def draft_of(problem: Workload, device: Device, options: Options = DEFAULT) -> Draft:
     """The decision and all that it rests on, before it is written out."""
+    if options.scheduler is not None:
+        check_scheduler(options.scheduler, 1, options.clc_depth, device)
     if isinstance(problem, TileList):
         return draft_tiles(problem, device, options)
     if isinstance(problem, Attention):
@@ -190,8 +194,8 @@ def _summary(draft: Draft, device: Device, problem: Workload) -> str:
         return "Nothing to launch: no group has an output tile."
     where = f"{tiles} tiles on {slots} resident {'clusters' if x * y * z > 1 else 'CTAs'}"
     if decision.answers == ("leave-it-alone",):
-        best = min(decision.rejected, key=lambda option: option.us)
-        gain = chosen.us / best.us - 1
+        best = min((option.us for option in decision.rejected), default=chosen.us)
+        gain = chosen.us / best - 1
         gained = f"would gain {gain:.1%}" if gain > 0 else "gains nothing"
         return (
             f"Leave it alone: one CTA a tile, launched plainly, does it in {chosen.us:.1f} us ({where}); "

@@ -70,7 +70,7 @@ def draft_tiles(problem: TileList, device: Device, options: Options) -> Draft:
         clock_mhz=device.sm_clock_mhz,
         clc_depth=options.clc_depth,
     )
-    outcomes = work.compare(dynamic_scheduler(device))
+    outcomes = work.compare(dynamic_scheduler(device), options.scheduler)
     decision = choose([Option("given", size, 0, outcome) for outcome in outcomes])
     return Draft(
         decision=decision,

@@ -117,11 +117,20 @@ class Work:
             persistent_cycles=np.resize(self.persistent_cycles, count),
         )
 
-    def compare(self, dynamic: Scheduler) -> list[Outcome]:
-        """The three schedulers that a decision is between; unequal tiles also longest first."""
-        outcomes = [self.run(name) for name in ("single_tile", "static", dynamic)]
+    def compare(self, dynamic: Scheduler, only: Scheduler | None = None) -> list[Outcome]:
+        """The three schedulers that a decision is between; unequal tiles also longest first.
+
+        Args:
+            dynamic: the device's dynamic scheduler.
+            only: the user's choice, in place of the three.
+        """
+        names: tuple[Scheduler, ...] = ("single_tile", "static", dynamic)
+        if only is not None:
+            names = (only,)
+        outcomes = [self.run(name) for name in names]
         if self.spread > UNEQUAL:
-            outcomes += [self.run(name, order="longest-first") for name in ("static", dynamic)]
+            persistent = [name for name in names if name != "single_tile"]
+            outcomes += [self.run(name, order="longest-first") for name in persistent]
         return outcomes
 
     def jittered(self, spread: float, seed: int = 0) -> Work:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tilewright.candidates import WORTH
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -40,11 +42,11 @@ def test_recorded_answer_is_the_one_on_record_elsewhere(peers: Any) -> None:
 
 
 def test_own_choice_costs_no_more_than_the_peers(peers: Any) -> None:
-    # candidates within half a per cent tie, and the simpler one is taken
+    # the smaller cluster is taken within 2 % of a class's fastest, the simpler class within 2 % again
     worse = [
         (str(row.peer), row.peer.shape)
         for row in peers.rows()
-        if row.theirs_us is not None and row.ours_us > row.theirs_us * 1.005
+        if row.theirs_us is not None and row.ours_us > row.theirs_us * (1 + WORTH) ** 2
     ]
     assert worse == []
 
@@ -56,7 +58,7 @@ def test_every_choice_of_the_peer_can_be_costed(peers: Any) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 def test_the_two_agree_on_pairs(peers: Any, dtype: str) -> None:
     mine = [row for row in peers.rows() if (row.peer.device, row.peer.dtype) == ("b200", dtype)]
-    assert sum(row.same_pair for row in mine) >= 17
+    assert sum(row.same_pair for row in mine) >= 18
     # where they do not, M is short and this plan is swapped: the peer never swaps
     assert all(row.same_pair or row.ours.swap_ab for row in mine)
 

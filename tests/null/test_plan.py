@@ -224,6 +224,23 @@ def test_what_the_user_fixes_is_kept() -> None:
         make_plan(problem, load("b200"), Options(cluster_shape=(3, 1, 1)))
 
 
+def test_a_scheduler_of_the_users_choice() -> None:
+    problem = Gemm(m=8192, n=8192, k=8192)
+    plan = make_plan(problem, load("b200"), Options(scheduler="clc"))
+    assert plan.conclusion.scheduler == "clc"
+    assert set(plan.conclusion.answers) == {"pair-mma", "persistent-dynamic"}
+    clc = plan.contract.clc
+    assert clc["expect_tx_bytes_each_cta"] == 16  # C5: every CTA arms its own barrier
+    assert "not proof that the queue is empty" in clc["declined"]  # C24
+    assert any("declined while clusters are still pending" in risk.risk for risk in plan.risks)
+    with pytest.raises(Unsupported, match="no cluster launch control"):
+        make_plan(problem, load("h200"), Options(scheduler="clc"))
+    tiles = TileList(costs_cycles=(1000.0,) * 10)
+    assert make_plan(tiles, load("h200"), Options(scheduler="static")).conclusion.answers == (
+        "persistent-static",
+    )
+
+
 def test_nothing_to_launch() -> None:
     plan = make_plan(GroupedGemm(counts=(0, 0), n=128, k=64), load("b200"))
     assert plan.schedule.tiles == 0
