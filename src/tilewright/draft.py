@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilewright.candidates import NOT_BUSY, Busy
-from tilewright.sim import SCHEDULERS, Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from tilewright.bound import BoundCandidate, Roofline
     from tilewright.decide import Decision, Flip
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from tilewright.plan_model import Check, OptionRow
     from tilewright.protocol import Protocol
     from tilewright.residency import CtaResources, Residency
+    from tilewright.sim import Scheduler
     from tilewright.tile_map import TileMap
     from tilewright.work import Outcome, Work
 
@@ -85,12 +85,12 @@ class Draft:
     notes: list[str] = field(default_factory=list)
     tiles: TileMap | None = None
 
-    def outcomes(self) -> dict[Scheduler, Outcome]:
-        """Every scheduler on the chosen tiles as given; those that the decision simulated are not run again."""
+    def outcomes(self, schedulers: Iterable[Scheduler]) -> dict[Scheduler, Outcome]:
+        """Schedulers on the chosen tiles as given; those that the decision simulated are not run again."""
         options = (self.decision.chosen, *self.decision.rejected)
         known = {
             option.scheduler: option.outcome
             for option in options
             if option.name == self.decision.chosen.name and option.order == "given"
         }
-        return {name: known.get(name) or self.work.run(name) for name in SCHEDULERS}
+        return {name: known.get(name) or self.work.run(name) for name in schedulers}

@@ -36,8 +36,7 @@ from tilewright.problem import Attention, TileList, Workload
 from tilewright.protocol.scheduler import check_scheduler
 from tilewright.residency import find_residency
 from tilewright.risks import find_risks
-from tilewright.schedule import boundary_counts
-from tilewright.sim import SCHEDULERS
+from tilewright.schedule import boundary_counts, schedulers_for
 from tilewright.tiles_plan import draft_tiles
 from tilewright.work import Outcome, dynamic_scheduler
 
@@ -59,7 +58,7 @@ def make_plan(problem: Workload, device: Device, options: Options = DEFAULT) -> 
         TilewrightError: bad input, nothing fits, or a value that the answer needs is unknown.
     """
     draft = draft_of(problem, device, options)
-    outcomes = draft.outcomes()
+    outcomes = draft.outcomes(schedulers_for(device))
     return Plan(
         tilewright=__version__,
         problem=problem.model_dump(),
@@ -305,7 +304,7 @@ def _boundaries(draft: Draft, outcomes: dict[Any, Outcome]) -> Iterable[Boundary
     """R-1, R, R+1, 2R, 2R+1 tiles, by repeating or cutting the real list, and the real count."""
     work = draft.work
     for count in boundary_counts(work.num_tiles, work.slots):
-        found = outcomes if count == work.num_tiles else work.resized(count).run_all(SCHEDULERS)
+        found = outcomes if count == work.num_tiles else work.resized(count).run_all(outcomes)
         yield Boundary(
             tiles=count,
             resident_clusters=work.slots,

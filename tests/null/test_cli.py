@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 DATA = Path(__file__).parent.parent / "data"
 
 
-def run(*args: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
+def run(
+    *args: str, columns: int = 100, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from tilewright.cli import main; main()", *args]
     env = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)  # noqa: S603
+    return subprocess.run(command, capture_output=True, text=True, env=env, check=False, cwd=cwd)  # noqa: S603
 
 
 def test_plan_prints_five_parts() -> None:
@@ -184,6 +187,30 @@ def test_a_device_of_ones_own(tmp_path: Path) -> None:
     assert plan["device"]["name"] == "mine"
     [latency] = [e for e in plan["evidence"] if e["name"] == "mine.clc_latency_cycles"]
     assert (latency["value"], latency["kind"]) == (900, "measured")
+
+
+PLANS = (
+    "gemm --m 1024 --n 2048 --k 512 --dtype fp8 --batch 2 --device b200",
+    "grouped-gemm --counts 100,0,300 --n 512 --k 512 --device h200",
+    "grouped-gemm --counts 0,64,128 --grouped k --m 256 --n 512 --device b200",
+    "attention --seqlens 500,1500 --heads 4 --kv-heads 2 --head-dim 64 --causal --device b200",
+)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_commands_of_a_plan_run(plan: str, tmp_path: Path) -> None:
+    """Correctness, boundary and, where they are ours, experiment commands, as the plan prints them."""
+    made = run("plan", *plan.split(), "--json")
+    assert made.returncode == 0, made.stderr
+    validation = json.loads(made.stdout)["validation"]
+    checks = [check for part in validation.values() for check in part]
+    commands = [c for check in checks for c in check["command"].split(" && ")]
+    ours = [shlex.split(c) for c in commands if c.startswith("tilewright ")]
+    assert len(ours) >= 5
+    for command in ours:
+        done = run(*command[1:], cwd=tmp_path)
+        assert done.returncode == 0, (command, done.stderr)
+    assert all(check["refuted_if"] for check in checks)
 
 
 GEMM = ("plan", "gemm", "--device", "b200")

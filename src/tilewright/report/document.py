@@ -101,6 +101,7 @@ def _conclusion(plan: Plan) -> Iterator[Block]:
     elif c.applies:
         yield Paragraph("No assumed value flips it inside its plausible range.")
     if c.notes:
+        yield Paragraph("Worth knowing:")
         yield Bullets(c.notes)
 
 
@@ -329,15 +330,20 @@ def _risks(plan: Plan) -> Iterator[Block]:
 def _evidence(plan: Plan) -> Iterator[Block]:
     """Every number with its kind; sources are listed once, by number."""
     yield Heading("Numbers and where they come from")
-    sources: dict[str, int] = {}
-    rows = []
-    for e in plan.evidence:
-        index = sources.setdefault(e.source, len(sources) + 1)
-        rows.append((e.name, _number(e.value), e.unit, e.kind, e.used_for, f"[{index}]"))
-    yield Table(
-        ("name", "value", "unit", "kind", "used for", "source"), tuple(rows), frozenset({1})
+    yield from sourced_table(
+        ("name", "value", "unit", "kind", "used for"),
+        [((e.name, _number(e.value), e.unit, e.kind, e.used_for), e.source) for e in plan.evidence],
     )
-    yield Bullets(tuple(f"[{index}] {source}" for source, index in sources.items()))
+
+
+def sourced_table(
+    columns: tuple[str, ...], rows: Sequence[tuple[tuple[str, ...], str]]
+) -> Iterator[Block]:
+    """Rows that end in the number of their source, and the sources, each once."""
+    numbers: dict[str, int] = {}
+    cells = [(*row, f"[{numbers.setdefault(source, len(numbers) + 1)}]") for row, source in rows]
+    yield Table((*columns, "source"), tuple(cells), frozenset({1}))
+    yield Bullets(tuple(f"[{number}] {source}" for source, number in numbers.items()))
 
 
 def _any(value: Any) -> Iterable[Block]:

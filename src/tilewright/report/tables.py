@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tilewright.report.document import Block, Bullets, Code, Heading, Paragraph, Table
+from tilewright.report.document import (
+    Block,
+    Bullets,
+    Code,
+    Heading,
+    Paragraph,
+    Table,
+    sourced_table,
+)
 from tilewright.residency import CtaResources, Residency, find_residency
 from tilewright.topology import describe_groups, preferred_mix
 
@@ -190,18 +198,10 @@ def devices_document(chips: Sequence[Device]) -> Iterator[Block]:
 def device_document(device: Device) -> Iterator[Block]:
     """Every value of a device with its kind and source."""
     yield Heading(f"{device.name}: {device.product}, {device.arch}")
-    yield Table(
-        ("name", "value", "unit", "kind", "plausible", "source"),
-        tuple(
-            (
-                f.name,
-                ", ".join(map(str, f.value)) if isinstance(f.value, list) else str(f.value),
-                f.unit,
-                f.kind,
-                "" if f.plausible is None else f"{f.plausible[0]:g} to {f.plausible[1]:g}",
-                f"{f.source}. {f.note}" if f.note else f.source,
-            )
-            for f in device.facts.values()
-        ),
-        frozenset({1}),
-    )
+    rows = []
+    for f in device.facts.values():
+        value = ", ".join(map(str, f.value)) if isinstance(f.value, list) else str(f.value)
+        plausible = "" if f.plausible is None else f"{f.plausible[0]:g} to {f.plausible[1]:g}"
+        source = f"{f.source}. {f.note}" if f.note else f.source
+        rows.append(((f.name, value, f.unit, f.kind, plausible), source))
+    yield from sourced_table(("name", "value", "unit", "kind", "plausible"), rows)
