@@ -231,20 +231,33 @@ def attention_tiles(problem: Attention, tiling: AttentionTiling) -> AttentionTil
     """
     rows = tiling.block_q * tiling.cluster_size
     len_q, len_k = problem.lengths()
-    blocks, sequence, head, row = [], [], [], []
-    for index, (q, k) in enumerate(zip(len_q, len_k, strict=True)):
-        count = -(-int(q) // rows)
-        first = np.arange(count, dtype=np.int64) * rows
-        last = np.minimum(first + rows, q) - 1
-        low, high = key_range(
-            first, last, int(q), int(k), causal=problem.causal, window=problem.window
-        )
-        visits = -(-high // tiling.block_kv) - low // tiling.block_kv
-        blocks.append(np.tile(visits, problem.heads))
-        sequence.append(np.full(count * problem.heads, index, np.int32))
-        head.append(np.repeat(np.arange(problem.heads, dtype=np.int32), count))
-        row.append(np.tile(np.arange(count, dtype=np.int32), problem.heads))
-    return AttentionTiles(*(np.concatenate(part) for part in (blocks, sequence, head, row)))
+    known: dict[tuple[int, int], NDArray[np.int64]] = {}
+    visits = []
+    for lengths in zip(len_q.tolist(), len_k.tolist(), strict=True):
+        if lengths not in known:
+            known[lengths] = _visits(problem, tiling, *lengths)
+        visits += [known[lengths]] * problem.heads
+    counts = -(-len_q // rows)
+    a_head = np.repeat(counts, problem.heads)  # tiles of each head of each sequence
+    starts = np.cumsum(a_head) - a_head
+    total = int(a_head.sum())
+    return AttentionTiles(
+        blocks=np.concatenate(visits),
+        sequence=np.repeat(np.arange(len(len_q), dtype=np.int32), counts * problem.heads),
+        head=np.repeat(np.tile(np.arange(problem.heads, dtype=np.int32), len(len_q)), a_head),
+        row=(np.arange(total) - np.repeat(starts, a_head)).astype(np.int32),
+    )
+
+
+def _visits(
+    problem: Attention, tiling: AttentionTiling, len_q: int, len_k: int
+) -> NDArray[np.int64]:
+    """Key blocks that each tile of one head of one sequence visits."""
+    rows = tiling.block_q * tiling.cluster_size
+    first = np.arange(0, len_q, rows, dtype=np.int64)
+    last = np.minimum(first + rows, len_q) - 1
+    low, high = key_range(first, last, len_q, len_k, causal=problem.causal, window=problem.window)
+    return -(-high // tiling.block_kv) - low // tiling.block_kv
 
 
 @dataclass(frozen=True, slots=True)

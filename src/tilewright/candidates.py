@@ -109,10 +109,11 @@ class Candidate:
 
     def tile_cycles(self, *, persistent: bool) -> NDArray[np.float64]:
         """Cycles of every cluster tile in launch order."""
-        steps = self.tile_map.tile_k_steps()
-        values, index = np.unique(steps, return_inverse=True)
+        tiles = self.tile_map
+        values, index = np.unique(tiles.k_steps, return_inverse=True)
         each = self.cost.persistent if persistent else self.cost.alone
-        return np.array([each(float(s)) for s in values])[index]
+        a_group = np.array([each(float(s)) for s in values])[index]
+        return np.tile(np.repeat(a_group, tiles.m_tiles * tiles.n_tiles), self.groups.repeat)
 
 
 class Candidates:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from tilewright.device import Device
 
 
+SIMULATED_TILES = 200_000
+"""Tiles that a plan simulates one by one; `tilewright simulate` has no such limit."""
+
 UNEQUAL = 0.05
 """Relative spread of tile costs from which their order is worth choosing."""
 
@@ -87,11 +90,20 @@ class Work:
         disturbance: Disturbance = UNDISTURBED,
         record: bool = False,
     ) -> Outcome:
-        """Simulate one scheduler."""
+        """Simulate one scheduler.
+
+        Of more than `SIMULATED_TILES` tiles the last are simulated; those before them, whole waves, count
+        as spread evenly over the slots.
+        """
         alone = scheduler == "single_tile"
+        costs = self.alone_cycles if alone else self.persistent_cycles
+        waves = max(0, len(costs) - SIMULATED_TILES) // self.slots
+        if waves and order == "longest-first":
+            costs = np.sort(costs)[::-1]
+        before, costs = np.split(costs, [waves * self.slots])
         run = simulate(
             scheduler,
-            self.alone_cycles if alone else self.persistent_cycles,
+            costs,
             self.slots,
             overheads=self.overheads,
             order=order,
@@ -100,6 +112,10 @@ class Work:
             record=record,
         )
         found = metrics(run, self.clock_mhz)
+        if waves:
+            between = _cycles_between(scheduler, self.overheads) * len(before)
+            spread = (float(before.sum()) + between) / self.slots / self.clock_mhz
+            found = _lengthened(found, spread, float(before.sum()) / self.clock_mhz, waves)
         around = 0.0 if alone or not self.num_tiles else self.start_cycles + self.drain_cycles
         return Outcome(scheduler, found, found.makespan_us + around / self.clock_mhz, run, order)
 
@@ -113,8 +129,8 @@ class Work:
         """The same list cut or repeated to `count` tiles."""
         return replace(
             self,
-            alone_cycles=np.resize(self.alone_cycles, count),
-            persistent_cycles=np.resize(self.persistent_cycles, count),
+            alone_cycles=np.resize(self.alone_cycles[:count], count),
+            persistent_cycles=np.resize(self.persistent_cycles[:count], count),
         )
 
     def compare(self, dynamic: Scheduler, only: Scheduler | None = None) -> list[Outcome]:
@@ -134,15 +150,45 @@ class Work:
         return outcomes
 
     def jittered(self, spread: float, seed: int = 0) -> Work:
-        """The same tiles with random costs: lognormal factors of mean 1 and this relative spread."""
+        """The same tiles with random costs: lognormal factors of mean 1 and this relative spread.
+
+        Of very long lists only the part that is simulated.
+        """
         rng = np.random.default_rng(seed)
         sigma = float(np.sqrt(np.log1p(spread**2)))
-        factor = rng.lognormal(-0.5 * sigma**2, sigma, self.num_tiles)
+        factor = np.ones(self.num_tiles)
+        simulated = min(self.num_tiles, SIMULATED_TILES + self.slots)
+        factor[-simulated:] = rng.lognormal(-0.5 * sigma**2, sigma, simulated)
         return replace(
             self,
             alone_cycles=self.alone_cycles * factor,
             persistent_cycles=self.persistent_cycles * factor,
         )
+
+
+def _cycles_between(scheduler: Scheduler, overheads: Overheads) -> int:
+    """What a scheduler spends a tile beside the tile."""
+    if scheduler == "single_tile":
+        return (
+            overheads.turnover_cycles + overheads.prologue_cycles + overheads.tile_overhead_cycles
+        )
+    fetch = overheads.fetch_cycles if scheduler == "dynamic_atomic" else 0
+    return overheads.tile_overhead_cycles + fetch
+
+
+def _lengthened(found: Metrics, span_us: float, work_us: float, waves: int) -> Metrics:
+    """The metrics of a run before which `waves` even waves took `span_us` and held `work_us` of tiles."""
+    makespan = found.makespan_us + span_us
+    bound = found.bound_work_us + work_us / found.workers
+    return replace(
+        found,
+        makespan_us=makespan,
+        efficiency=bound / makespan,
+        tail_fraction=found.tail_us / makespan,
+        tiles_max=found.tiles_max + waves,
+        tiles_min=found.tiles_min + waves,
+        bound_work_us=bound,
+    )
 
 
 @dataclass(frozen=True)
