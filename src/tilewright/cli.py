@@ -23,6 +23,7 @@ from tilewright.cli_options import (
     print_blocks,
 )
 from tilewright.cli_plan import plan_app
+from tilewright.cli_run import run_app
 from tilewright.errors import BadInput, TilewrightError
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(plan_app, name="plan")
+app.add_typer(run_app)  # its commands stand beside the others
 
 
 @app.command()
