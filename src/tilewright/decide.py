@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tilewright.work import Outcome, Work
 
 TILING_ERROR = 0.04
-"""Error of a predicted ratio between two kernels. Kind: measured: the median over 104 published ratios is 4.3 %
+"""Error of a predicted ratio between two kernels. Kind: measured: the median over 104 published ratios is about 4 %
 (docs/validation.md)."""
 
 SCHEDULER_ERROR = 0.03

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from tilewright.problem import Matmul
 
 _SETTLES: dict[str, str] = {
-    "l2_bandwidth_gbps": "read 16 to 48 MiB past L1 from every SM in a loop (bench/probe_memory.cu does)",
-    "hbm_read_gbps": "read 4 GiB once from every SM (bench/probe_memory.cu does)",
+    "l2_bandwidth_gbps": "tilewright probe",
+    "hbm_read_gbps": "tilewright probe",
     "tensor_efficiency": "time a library GEMM of 8192^3 back to back and divide by the tensor peak",
     "cta_turnover_cycles": "run equal spin tiles, one a CTA and persistent, and divide the difference by "
     "the rounds",
     "clc_latency_cycles": "time try_cancel to the completion of its mbarrier phase with clock64",
-    "atomic_cycles": "time a contended atomicAdd with clock64 from every SM",
-    "cluster_sync_cycles": "time cluster.sync() in a loop",
+    "atomic_cycles": "tilewright probe",
+    "cluster_sync_cycles": "tilewright probe",
 }
 _CUTLASS_TYPE = {
     "bf16": "bf16",

@@ -89,7 +89,7 @@ def test_each_probed_value_says_where_it_was_read() -> None:
 def test_measured_values_agree_with_the_cuda_programs() -> None:
     """h200.toml has the same quantities from CUDA programs on the same product: within 5 %.
 
-    L2 bandwidth within 10 %: bench/probe_memory.cu reads 4 MiB 100 times in 60 us, of which some are the
+    L2 bandwidth within 10 %: the program behind memory.csv read 4 MiB 100 times in 60 us, of which some are the
     launch; the probe reads 16 GiB each time.
     """
     known = load("h200")

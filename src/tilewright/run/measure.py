@@ -1,6 +1,6 @@
 """Micro-benchmarks of one GPU: the clock, HBM and L2, clusters and DSMEM, atomics.
 
-The method of bench/probe_memory.cu. Bandwidth: 16-byte loads past L1, two CTAs of 1024 threads an SM,
+Bandwidth: 16-byte loads past L1, two CTAs of 1024 threads an SM,
 over a buffer far larger than L2 and over ones that fit it and were read before; nine runs. Latency: one
 thread, each load's address from the load before; five runs. GB/s is 1e9 bytes a second. Clocks are not
 locked.

@@ -1,4 +1,4 @@
-// Bandwidth and latency of L2 and HBM: the kernels of bench/probe_memory.cu, without headers.
+// Bandwidth and latency of L2 and HBM, without headers.
 // Loads are ld.global.cg, past L1. Every parameter is 64 bits wide.
 typedef unsigned long long u64;
 
