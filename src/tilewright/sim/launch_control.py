@@ -54,10 +54,10 @@ class QuickLaunchControl(Policy):
 
     def __init__(self, durations: Sequence[Cycles], overheads: Overheads) -> None:
         super().__init__(durations, overheads)
-        self._latency = overheads.clc_latency_cycles << self.bits
         self._next = 0
         self._claim = [NONE] * self.slots
-        self._took = self._moments()
+        # a worker's next tile waits for its end and for the response that was asked for at its start
+        self._took = self._moments(least_cycles=overheads.clc_latency_cycles)
 
     def launch(self, moment: int) -> int | None:
         """Launch the first pending cluster; its item is its own, with no request."""
@@ -70,10 +70,11 @@ class QuickLaunchControl(Policy):
 
     def advance(self, heap: list[int], limit: int) -> None:
         """Run the earliest worker's claim, and claim the next item for it."""
-        items, begun, took, claim = self.items, self.begun, self._took, self._claim
-        latency, mask, count = self._latency, (1 << self.bits) - 1, len(self.begun)
+        items, begun, claim = self.items, self.begun, self._claim
+        mask, count = (1 << self.bits) - 1, len(self.begun)
         row, pending = self.rows, self._next
-        same = took[0] if took[0] is took[-1] else None  # slots of one speed
+        one_speed = self._took[0] is self._took[-1]
+        took = self._took[0]
         while (moment := heap[0]) < limit:
             slot = moment & mask
             item = claim[slot]
@@ -87,8 +88,9 @@ class QuickLaunchControl(Policy):
             items[row] = item
             begun[row] = moment
             row += 1
-            span = took[slot][item] if same is None else same[item]
-            heapreplace(heap, moment + (span if span > latency else latency))  # noqa: FURB136 (hot)
+            if not one_speed:
+                took = self._took[slot]
+            heapreplace(heap, moment + took[item])
         self.rows, self._next = row, pending
 
 

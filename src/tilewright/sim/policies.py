@@ -78,11 +78,12 @@ class Policy:
         """Hand out items until `heap[0]` is at or past `limit`, or its worker is done."""
         raise NotImplementedError
 
-    def _moments(self, trail_cycles: int = 0) -> list[list[int]]:
-        """For each slot, the durations with a trail behind each, shifted as moments are."""
+    def _moments(self, trail_cycles: int = 0, least_cycles: int = 0) -> list[list[int]]:
+        """For each slot, the durations, at least some cycles, with a trail behind, shifted as moments are."""
         columns = {id(column): column for column in self._durations}
         shifted = {
-            key: (column + trail_cycles << self.bits).tolist() for key, column in columns.items()
+            key: (np.maximum(column, least_cycles) + trail_cycles << self.bits).tolist()
+            for key, column in columns.items()
         }
         return [shifted[id(column)] for column in self._durations]
 
