@@ -43,7 +43,7 @@ _CUTLASS_TYPE = {
 def settle(name: str, device: Device) -> str:
     """The experiment that settles a device value."""
     what = _SETTLES.get(name, f"measure {name}")
-    return f"on a {device.product}: {what}"
+    return f"on {device.product}: {what}"
 
 
 def gemm_experiments(

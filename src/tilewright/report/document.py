@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tilewright.plan_model import Plan
+    from tilewright.plan_model import Plan, ResidencyRow
+    from tilewright.residency import Residency
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,23 +221,7 @@ def _contract(plan: Plan) -> Iterator[Block]:
     yield Heading("Contract")
     yield Paragraph("Launch: " + _pairs(c.launch))
     yield Heading("Residency of this kernel by cluster size", 2)
-    yield Table(
-        ("cluster", "resident clusters", "CTAs an SM", "SMs used", "attribute", "limited by"),
-        tuple(
-            (
-                str(r.cluster_size),
-                str(r.resident_clusters)
-                if r.resident_clusters == r.resident_clusters_max
-                else f"{r.resident_clusters} to {r.resident_clusters_max}: {r.decides}",
-                str(r.ctas_per_sm),
-                str(r.sms_used),
-                "" if r.portable else "non-portable",
-                r.limited_by,
-            )
-            for r in c.residency
-        ),
-        frozenset({0, 2, 3}),
-    )
+    yield from residency_blocks(c.residency)
     if rasters := c.traffic.get("rasters"):
         yield Heading("Order of tiles", 2)
         yield Table(
@@ -334,6 +319,30 @@ def _evidence(plan: Plan) -> Iterator[Block]:
         ("name", "value", "unit", "kind", "used for"),
         [((e.name, _number(e.value), e.unit, e.kind, e.used_for), e.source) for e in plan.evidence],
     )
+
+
+def residency_blocks(rows: Sequence[Residency | ResidencyRow]) -> Iterator[Block]:
+    """Clusters resident by size, and what turns an interval into a number."""
+    yield Table(
+        ("cluster", "clusters resident", "CTAs an SM", "SMs used", "attribute", "limited by"),
+        tuple(
+            (
+                str(r.cluster_size),
+                str(r.resident_clusters)
+                if r.resident_clusters == r.resident_clusters_max
+                else f"{r.resident_clusters} to {r.resident_clusters_max}",
+                str(r.ctas_per_sm),
+                str(r.sms_used),
+                "" if r.portable else "non-portable",
+                r.limited_by,
+            )
+            for r in rows
+        ),
+        frozenset({0, 2, 3}),
+    )
+    decides = sorted({r.decides for r in rows if r.decides})
+    if decides:
+        yield Bullets(tuple(f"decided by {what}" for what in decides))
 
 
 def sourced_table(

@@ -12,6 +12,7 @@ from tilewright.report.document import (
     Heading,
     Paragraph,
     Table,
+    residency_blocks,
     sourced_table,
 )
 from tilewright.residency import CtaResources, Residency, find_residency
@@ -52,26 +53,7 @@ def residency_document(
         f"Residency on {device.product}: {cta.threads} threads, {cta.smem_bytes} bytes of shared memory, "
         f"{cta.regs} registers"
     )
-    yield Table(
-        ("cluster", "clusters resident", "CTAs an SM", "SMs used", "attribute", "limited by"),
-        tuple(
-            (
-                str(r.cluster_size),
-                str(r.resident_clusters)
-                if r.resident_clusters == r.resident_clusters_max
-                else f"{r.resident_clusters} to {r.resident_clusters_max}",
-                str(r.ctas_per_sm),
-                str(r.sms_used),
-                "" if r.portable else "non-portable",
-                r.limited_by,
-            )
-            for r in rows
-        ),
-        frozenset({0, 2, 3}),
-    )
-    decides = sorted({r.decides for r in rows if r.decides})
-    if decides:
-        yield Bullets(tuple(f"decided by {what}" for what in decides))
+    yield from residency_blocks(rows)
     if any(not r.portable for r in rows):
         yield Paragraph(
             f"Sizes over {device.cluster_size_portable_max} need "
