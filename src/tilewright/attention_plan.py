@@ -15,12 +15,12 @@ from tilewright.attention import (
     attention_tiling,
 )
 from tilewright.bound import find_bound, find_roofline
-from tilewright.decide import Option, choose, find_flips
+from tilewright.decide import Option, choose
+from tilewright.device import tensor_fact
 from tilewright.draft import Draft, Options
 from tilewright.errors import BadInput, NoFit
 from tilewright.evidence import derived
-from tilewright.experiments import settle
-from tilewright.matmul import USED_FACTS, plausible, scheduler_gain, scheduler_ranges
+from tilewright.matmul import USED_FACTS, scheduler_flips
 from tilewright.mma import Shape
 from tilewright.plan_model import OptionRow
 from tilewright.protocol import make_attention_protocol
@@ -118,7 +118,7 @@ def draft_attention(problem: Attention, device: Device, options: Options) -> Dra
             tiling, decision.chosen.scheduler, device, clc_depth=options.clc_depth
         ),
         used_facts={
-            f"tensor_{'fp8' if problem.dtype.startswith('fp8') else problem.dtype}": "main loop, roofline",
+            tensor_fact(problem.dtype): "main loop, roofline",
             "exp2_per_cycle": "softmax",
             **USED_FACTS,
         },
@@ -173,13 +173,7 @@ def _flips(decision: Decision, kernels: dict[str, _Kernel], device: Device) -> l
     flips: list[Flip] = []
     for step in decision.steps:
         if step.what == "scheduler":
-            work = kernels[step.chosen.name].work
-            flips += find_flips(
-                step,
-                plausible(device, scheduler_ranges(step)),
-                scheduler_gain(step, work),
-                lambda name: settle(name, device),
-            )
+            flips += scheduler_flips(step, kernels[step.chosen.name].work, device)
     return flips
 
 

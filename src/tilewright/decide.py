@@ -31,13 +31,6 @@ of schedulers that differ by more was right (docs/validation.md)."""
 Answer = Literal[
     "leave-it-alone", "cluster-for-reuse", "pair-mma", "persistent-static", "persistent-dynamic"
 ]
-ANSWERS: tuple[Answer, ...] = (
-    "leave-it-alone",
-    "cluster-for-reuse",
-    "pair-mma",
-    "persistent-static",
-    "persistent-dynamic",
-)
 
 _EFFORT: dict[str, int] = {
     "single_tile": 0,

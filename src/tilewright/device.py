@@ -55,6 +55,11 @@ def _fact(unit: str, *, required: bool = False, default: Any = None) -> Any:
     return field(default=default, metadata=metadata)
 
 
+def tensor_fact(dtype: str) -> str:
+    """Name of the `Device` field with the tensor rate of an input dtype: both fp8 formats share one."""
+    return "tensor_fp8" if dtype.startswith("fp8") else f"tensor_{dtype}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One GPU model, or one unit of it where topology differs from chip to chip.
@@ -165,8 +170,7 @@ class Device:
 
     def tensor_rate(self, dtype: str) -> float | None:
         """Dense FLOP per cycle per SM for an input dtype, or None when the device lacks it."""
-        key = "fp8" if dtype.startswith("fp8") else dtype
-        value: float | None = getattr(self, f"tensor_{key}")
+        value: float | None = getattr(self, tensor_fact(dtype))
         return value or None
 
     def cycles_to_us(self, cycles: float) -> float:

@@ -13,6 +13,7 @@ from tilewright.bound import find_bound, find_roofline
 from tilewright.candidates import CLASSES, Candidate, Candidates
 from tilewright.cost import l2_bytes_per_cycle
 from tilewright.decide import Decision, Flip, Option, Step, choose, find_flips
+from tilewright.device import tensor_fact
 from tilewright.draft import Draft, Options
 from tilewright.errors import NoFit
 from tilewright.evidence import derived
@@ -113,7 +114,7 @@ def draft_matmul(problem: Matmul, device: Device, options: Options) -> Draft:
         traffic=_traffic_table(candidate, device),
         tile_map=_tile_map_table(candidate),
         protocol=make_protocol(tiling, scheduler, device, clc_depth=options.clc_depth),
-        used_facts={f"tensor_{_rate_key(problem.dtype)}": "main loop, roofline", **USED_FACTS},
+        used_facts={tensor_fact(problem.dtype): "main loop, roofline", **USED_FACTS},
         derived=_derived(candidate),
         experiments=gemm_experiments(problem, decision, best),
         notes=_notes(problem, candidate),
@@ -145,10 +146,6 @@ def _allowed(tiling: Tiling, options: Options) -> bool:
         and options.cta_group in {None, tiling.cta_group}
         and options.tile in {None, tiling.cta_tile[:2]}
     )
-
-
-def _rate_key(dtype: str) -> str:
-    return "fp8" if dtype.startswith("fp8") else dtype
 
 
 def make_work(candidate: Candidate, device: Device, options: Options) -> Work:
@@ -214,22 +211,28 @@ def _flips(
     flips: list[Flip] = []
     for step in decision.steps:
         if step.what == "tiling":
-            ranges = plausible(device, _TILING_RANGES)
+            ranges = _plausible(device, _TILING_RANGES)
             gain = _tiling_gain(step, candidates, best, device)
+            flips += find_flips(step, ranges, gain, lambda name: settle(name, device))
         else:
-            ranges = plausible(device, scheduler_ranges(step))
-            gain = scheduler_gain(step, works[step.chosen.name])
-        flips += find_flips(step, ranges, gain, lambda name: settle(name, device))
+            flips += scheduler_flips(step, works[step.chosen.name], device)
     return flips
 
 
-def scheduler_ranges(step: Step) -> tuple[str, ...]:
+def scheduler_flips(step: Step, work: Work, device: Device) -> list[Flip]:
+    """Overheads whose plausible range would make a scheduler step over this work not worth taking."""
+    ranges = _plausible(device, _scheduler_ranges(step))
+    gain = _scheduler_gain(step, work)
+    return find_flips(step, ranges, gain, lambda name: settle(name, device))
+
+
+def _scheduler_ranges(step: Step) -> tuple[str, ...]:
     """Device values that a choice between these two schedulers rests on."""
     asks = "clc" in {step.simpler.scheduler, step.chosen.scheduler}
     return tuple(name for name in _SCHEDULER_RANGES if asks or name != "clc_latency_cycles")
 
 
-def plausible(device: Device, names: tuple[str, ...]) -> dict[str, tuple[str, float, float]]:
+def _plausible(device: Device, names: tuple[str, ...]) -> dict[str, tuple[str, float, float]]:
     """Those of the named device values that have a plausible range: (kind, low, high)."""
     found: dict[str, tuple[str, float, float]] = {}
     for name in names:
@@ -257,7 +260,7 @@ def _tiling_gain(
     return gain_at
 
 
-def scheduler_gain(step: Step, work: Work) -> Callable[[str, float], float]:
+def _scheduler_gain(step: Step, work: Work) -> Callable[[str, float], float]:
     """The scheduler step's gain with one overhead changed."""
 
     def gain_at(name: str, value: float) -> float:

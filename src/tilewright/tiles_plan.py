@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.bound import BoundCandidate
-from tilewright.decide import Option, choose, find_flips
+from tilewright.decide import Option, choose
 from tilewright.draft import Draft, Options
 from tilewright.errors import BadInput, NoFit
-from tilewright.experiments import settle
-from tilewright.matmul import plausible, scheduler_gain, scheduler_ranges
+from tilewright.matmul import scheduler_flips
 from tilewright.plan_model import OptionRow
 from tilewright.protocol import make_tiles_protocol
 from tilewright.residency import CtaResources, find_residency
@@ -20,7 +19,7 @@ from tilewright.schedule import overheads_for
 from tilewright.work import Work, dynamic_scheduler
 
 if TYPE_CHECKING:
-    from tilewright.decide import Decision, Flip
+    from tilewright.decide import Decision
     from tilewright.device import Device
     from tilewright.problem import TileList
 
@@ -87,7 +86,7 @@ def draft_tiles(problem: TileList, device: Device, options: Options) -> Draft:
         swap_ab=False,
         bound=_bound(work, decision),
         roofline=None,
-        flips=_flips(decision, work, device),
+        flips=[f for step in decision.steps for f in scheduler_flips(step, work, device)],
         options=_rows(decision, shape),
         traffic={},
         tile_map={
@@ -151,15 +150,3 @@ def _rows(decision: Decision, shape: tuple[int, int, int]) -> list[OptionRow]:
         )
         for option in (decision.chosen, *decision.rejected)
     ]
-
-
-def _flips(decision: Decision, work: Work, device: Device) -> list[Flip]:
-    flips: list[Flip] = []
-    for step in decision.steps:
-        flips += find_flips(
-            step,
-            plausible(device, scheduler_ranges(step)),
-            scheduler_gain(step, work),
-            lambda name: settle(name, device),
-        )
-    return flips
