@@ -1,0 +1,26 @@
+// What every GEMM kernel here is launched with: D = alpha * A B^T + beta * C + bias.
+#pragma once
+#include "types.cuh"
+
+/// One parameter, passed as __grid_constant__. The host's mirror is tilewright.kernels.abi.
+///
+///   a    (k, rows, group): box tile_k x (tile_m / cluster_n), 128-byte swizzle
+///   b    (k, rows, group): box tile_k x (tile_n / cluster_m), 128-byte swizzle
+///   d    (contiguous axis, rows, group) of the output; box and swizzle are the epilogue's
+/// Ragged along M: the groups' rows of A and D lie one after the other in group 0, B has a group each.
+/// Ragged along K: the groups' columns of A and B lie one after the other in group 0, D has a group each.
+/// With swap_ab the host hands over B as a and A as b: m and n below are those of the swapped product, and
+/// a problem ragged along M is ragged along N here.
+struct GemmArguments {
+    TensorMap a, b, d;
+    void* output;             // D
+    const void* c;            // of D's type and strides; read when has_c
+    const float* bias;        // a value a column of D; read when has_bias
+    const int* counts;        // extent of each group on the device; read when ragged
+    u32* work_counter;        // one zero word; used when dynamic_atomic, zero again at the end
+    long long row_stride;     // of D and C in elements
+    long long group_stride;   // of D and C in elements
+    int m, n, k;              // extents; the ragged one is not read
+    int groups;               // batch entries, or groups
+    float alpha, beta;
+};

@@ -1,0 +1,60 @@
+// mbarrier: phases of pending arrivals and pending bytes. PTX ISA, "mbarrier".
+#pragma once
+#include "types.cuh"
+
+/// Make a barrier that completes a phase after `arrivals`; before fence_barrier_init and a cluster barrier.
+__device__ __forceinline__ void mbarrier_init(u32 barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+/// Make the initialised barriers visible to the cluster and to the async proxy.
+__device__ __forceinline__ void fence_barrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/// Wait until the phase of this parity has completed; acquires at cluster scope.
+__device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+/// One arrival on a barrier of this CTA.
+__device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/// One arrival on the barrier at the same offset in CTA `rank` of the cluster; releases at cluster scope.
+__device__ __forceinline__ void mbarrier_arrive_at(u32 barrier, u32 rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+        "}" ::"r"(barrier), "r"(rank) : "memory");
+}
+
+/// One arrival that also announces bytes which asynchronous copies will bring.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
+    asm volatile(
+        "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+        : "memory");
+}
+
+/// Position in a ring of `depth` barriers: the slot, and the parity of the phase to wait for next.
+template <int depth>
+struct RingPosition {
+    int slot = 0;
+    u32 phase = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++slot == depth) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
