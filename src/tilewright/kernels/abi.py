@@ -105,12 +105,14 @@ def output_map(config: GemmConfig, shape: GemmShape) -> TensorMapSpec:
     """Map of D as the epilogue stores it (epilogue.cuh): a box of lines along its contiguous axis.
 
     A line has 128 bytes, or 64 or 32 where the tile's columns do not divide by 128. A box has 64 lines
-    (wgmma) or the CTA tile's rows (tcgen05); transposed, as many as a line has elements.
+    (wgmma) or the CTA tile's rows (tcgen05); transposed, as many as a line has elements, or as divide the
+    tile's columns.
     """
     out_bytes = OUT_BYTES[config.out_dtype]
     tile = config.tiling.cta_tile
     if config.swap_ab:
-        swizzle, lines = 128, 128 // out_bytes
+        swizzle = 128
+        lines = next(lines for lines in (128 // out_bytes, 32, 16) if tile.n % lines == 0)
     else:
         swizzle = next(width for width in (128, 64, 32) if tile.n * out_bytes % width == 0)
         lines = 64 if config.tiling.mma.family == "wgmma" else tile.m
@@ -136,19 +138,24 @@ def pack_arguments(
     work_counter: int = 0,
     alpha: float = 1.0,
     beta: float = 0.0,
+    a_data: int = 0,
+    b_data: int = 0,
 ) -> bytes:
     """`GemmArguments` as the kernel reads it.
 
     Args:
-        maps: encoded tensor maps of a, b and D, 128 bytes each; zeros for D where TMA does not store it.
+        maps: encoded tensor maps of a, b and D, 128 bytes each; zeros for D where TMA does not store it,
+            and for all three of a kernel without TMA.
         output, c, bias, counts, work_counter: device addresses.
+        a_data, b_data: device addresses of the kernel's a and b (with swap_ab its a is the user's B), for
+            kernels without TMA. Packed: (groups, rows, k), or (rows, k) where groups share the tensor.
     """
     if any(len(encoded) != TENSOR_MAP_BYTES for encoded in maps):
         raise ValueError("a tensor map has 128 bytes")
     m, n = (shape.n, shape.m) if config.swap_ab else (shape.m, shape.n)
     grouped = config.ragged in {"m", "n"}
     tail = struct.pack(
-        "<5Q2q4i2f",
+        "<5Q2q4i2f2Q4q",
         output,
         c,
         bias,
@@ -162,6 +169,12 @@ def pack_arguments(
         shape.groups,
         alpha,
         beta,
+        a_data,
+        b_data,
+        shape.k,
+        shape.k,
+        0 if config.ragged in {"m", "k"} else m * shape.k,
+        0 if config.ragged in {"n", "k"} else n * shape.k,
     )
     packed = b"".join(maps) + tail
     return packed + bytes(-len(packed) % 64)  # a struct of 64-byte alignment

@@ -10,7 +10,7 @@
 /// Ragged along M: the groups' rows of A and D lie one after the other in group 0, B has a group each.
 /// Ragged along K: the groups' columns of A and B lie one after the other in group 0, D has a group each.
 /// With swap_ab the host hands over B as a and A as b: m and n below are those of the swapped product, and
-/// a problem ragged along M is ragged along N here.
+/// a problem ragged along M is ragged along N here. a_data and b_data follow a and b in all of this.
 struct GemmArguments {
     TensorMap a, b, d;
     void* output;             // D
@@ -23,4 +23,7 @@ struct GemmArguments {
     int m, n, k;              // extents; the ragged one is not read
     int groups;               // batch entries, or groups
     float alpha, beta;
+    const void *a_data, *b_data;                 // the operands of a and b; read by kernels without TMA
+    long long a_row_stride, b_row_stride;        // of these in elements, multiples of 16 bytes
+    long long a_group_stride, b_group_stride;
 };

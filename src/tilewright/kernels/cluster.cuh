@@ -16,6 +16,14 @@ __device__ __forceinline__ void cluster_sync() {
         "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+/// The two halves of a meeting that publishes nothing: after the wait every CTA of the cluster is running.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /// Every thread of the launch unit meets: the CTA when it is alone, else its cluster.
 template <int cluster_size>
 __device__ __forceinline__ void sync_all() {

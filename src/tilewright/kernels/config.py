@@ -107,6 +107,11 @@ class GemmConfig:
         return self.tiling.cluster_size
 
     @property
+    def uses_tma(self) -> bool:
+        """Operands come by tensor maps; the portable kernel reads pointers."""
+        return self.tiling.mma.family != "mma.sync"
+
+    @property
     def is_dynamic(self) -> bool:
         """Tiles are asked for while the kernel runs."""
         return self.scheduler in {"dynamic_atomic", "clc"}

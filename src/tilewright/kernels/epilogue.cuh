@@ -21,6 +21,12 @@ constexpr int line_bytes = config::swap_ab || config::tile_n * element_bytes % 1
 constexpr int line = line_bytes / element_bytes;
 constexpr int pieces = line_bytes / 16;  // of 16 bytes, a line
 
+/// Accumulator columns of a box: along its lines, or transposed as many lines as divide the tile.
+constexpr int box_columns = !config::swap_ab               ? line
+                            : config::tile_n % line == 0   ? line
+                            : config::tile_n % 32 == 0     ? 32
+                                                           : 16;
+
 /// Where 16-byte piece `piece` of line `at` lies in a swizzled box.
 __device__ __forceinline__ u32 piece_offset(int at, int piece) {
     return at * line_bytes + ((piece ^ (at * line_bytes / 128 % pieces)) << 4);

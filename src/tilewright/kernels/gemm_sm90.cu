@@ -81,7 +81,7 @@ __device__ __forceinline__ void produce(
         const int b_row = tile.column_offset + tile.column + x * b_share;
 #pragma unroll 1
         for (int k = 0; k < tile.k; k += tile_k) {
-            mbarrier_wait(shared + at::inputs_finished + 8 * stage.slot, stage.phase ^ 1);
+            mbarrier_wait_async(shared + at::inputs_finished + 8 * stage.slot, stage.phase ^ 1);
             if (issues) {
                 const u32 arrived = shared + at::inputs_arrived + 8 * stage.slot;
                 const u32 a = shared + at::a + stage.slot * a_bytes + y * a_share * 128;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void produce(
         }
     }
     for (int i = 0; i < num_stages; ++i) {  // every release has come: nobody signals this CTA any more
-        mbarrier_wait(shared + at::inputs_finished + 8 * stage.slot, stage.phase ^ 1);
+        mbarrier_wait_async(shared + at::inputs_finished + 8 * stage.slot, stage.phase ^ 1);
         stage.advance();
     }
 }
@@ -113,7 +113,7 @@ __device__ __forceinline__ void multiply(
     int before = -1;  // slot whose products are complete once the next are in flight
 #pragma unroll 1
     for (int done = 0; done < k; done += tile_k) {
-        mbarrier_wait(shared + at::inputs_arrived + 8 * stage.slot, stage.phase);
+        mbarrier_wait_async(shared + at::inputs_arrived + 8 * stage.slot, stage.phase);
         const u64 a = wgmma_descriptor(shared + at::a + stage.slot * a_bytes + consumer * rows * 128);
         const u64 b = wgmma_descriptor(shared + at::b + stage.slot * b_bytes);
 #pragma unroll
@@ -130,7 +130,7 @@ __device__ __forceinline__ void multiply(
         wgmma_commit();
         if (before >= 0) {
             wgmma_wait<1>();
-            if (target >= 0) mbarrier_arrive_at(shared + at::inputs_finished + 8 * before, target);
+            if (target >= 0) mbarrier_release_at(shared + at::inputs_finished + 8 * before, target);
         }
         before = stage.slot;
         stage.advance();
@@ -138,7 +138,7 @@ __device__ __forceinline__ void multiply(
     wgmma_wait<0>();
 #pragma unroll
     for (int block = 0; block < blocks; ++block) wgmma_hold(d[block]);
-    if (before >= 0 && target >= 0) mbarrier_arrive_at(shared + at::inputs_finished + 8 * before, target);
+    if (before >= 0 && target >= 0) mbarrier_release_at(shared + at::inputs_finished + 8 * before, target);
 }
 
 /// Write one box of a block into its staging buffer: 64 rows by `line` columns, or transposed.
@@ -148,10 +148,8 @@ __device__ __forceinline__ void stage_box(
     using namespace epilogue;
     const int thread = threadIdx.x % warpgroup, lane = thread % 32, warp = thread / 32;
     const int r = 16 * warp + lane / 4;            // row in the block, and r + 8
-    constexpr int columns = swap_ab ? 128 / element_bytes : line;
 #pragma unroll
-    for (int j = 0; j < columns / 8; ++j) {        // eight columns, four accumulators
-        if (first + 8 * j >= tile_n) break;
+    for (int j = 0; j < box_columns / 8; ++j) {    // eight columns, four accumulators
         float value[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -164,7 +162,7 @@ __device__ __forceinline__ void stage_box(
                 const int column = 8 * j + 2 * (lane % 4) + i % 2, at_row = r + 8 * (i / 2);
                 // Transposed, 64 rows of four bytes are two boxes of 32.
                 const int at = swap_ab ? column : at_row, element = swap_ab ? at_row % 32 : column;
-                const u32 part = swap_ab ? at_row / 32 * (columns * 128) : 0;
+                const u32 part = swap_ab ? at_row / 32 * (box_columns * 128) : 0;
                 const u32 to = box + part + piece_offset(at, element / 4) + element % 4 * 4;
                 asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value[i]) : "memory");
             }
@@ -193,9 +191,8 @@ __device__ __forceinline__ void store_block(
     const GemmArguments& problem, const CtaTile& tile, const float (&d)[tile_n / 2], int row, u32 boxes,
     int consumer, int& buffer) {
     using namespace epilogue;
-    constexpr int columns = swap_ab ? 128 / element_bytes : line;
-    constexpr int parts = swap_ab ? 64 * element_bytes / 128 : 1;   // TMA boxes in a buffer
-    constexpr int lines = swap_ab ? columns : 64;
+    constexpr int parts = swap_ab ? 64 / line : 1;  // TMA boxes in a buffer
+    constexpr int lines = swap_ab ? box_columns : 64;
     const int thread = threadIdx.x % warpgroup;
     const u32 staged = boxes + buffer * at::box_bytes;
     if (thread == 0) tma_store_wait_read<at::boxes - 1>();  // the buffer's last store has read it
@@ -205,8 +202,8 @@ __device__ __forceinline__ void store_block(
     sync_threads(1 + consumer, warpgroup);
 #pragma unroll
     for (int part = 0; part < parts; ++part) {
-        const Box box = box_at(tile, row + part * (swap_ab ? 128 / element_bytes : 0), first);
-        const u32 from = staged + part * columns * 128;
+        const Box box = box_at(tile, row + part * line, first);
+        const u32 from = staged + part * box_columns * 128;
         if (stored_by_tma(box, lines)) {
             if (thread == 0) store_box_by_tma(problem, box, from);
         } else {
@@ -215,8 +212,8 @@ __device__ __forceinline__ void store_block(
     }
     if (thread == 0) tma_store_commit();
     buffer ^= 1;
-    if constexpr (first + columns < tile_n) {
-        store_block<first + columns>(problem, tile, d, row, boxes, consumer, buffer);
+    if constexpr (first + box_columns < tile_n) {
+        store_block<first + box_columns>(problem, tile, d, row, boxes, consumer, buffer);
     }
 }
 

@@ -12,13 +12,26 @@ __device__ __forceinline__ void fence_barrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// Wait until the phase of this parity has completed; acquires at cluster scope.
+/// Wait until the phase of this parity has completed; acquires what threads of the cluster published.
 __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
     asm volatile(
         "{\n"
         ".reg .pred done;\n"
         "again:\n"
         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+/// The same where only asynchronous copies and products follow or are announced: TMA, wgmma, tcgen05 read and
+/// write the slot, no generic access does. The default scope (the CTA) is what CUTLASS ships; the letter of
+/// the PTX ISA asks for the cluster's, which invalidates L1 each time (rule MBAR-08).
+__device__ __forceinline__ void mbarrier_wait_async(u32 barrier, u32 parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@!done bra again;\n"
         "}" ::"r"(barrier), "r"(parity) : "memory");
 }
@@ -35,6 +48,17 @@ __device__ __forceinline__ void mbarrier_arrive_at(u32 barrier, u32 rank) {
         ".reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, %0, %1;\n"
         "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+        "}" ::"r"(barrier), "r"(rank) : "memory");
+}
+
+/// The same where nothing generic is published: the slot was read by wgmma, whose group has been waited for.
+/// release.cluster compiles to a fence of the whole GPU, about a microsecond a stage on Hopper (docs/facts.md).
+__device__ __forceinline__ void mbarrier_release_at(u32 barrier, u32 rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
         "}" ::"r"(barrier), "r"(rank) : "memory");
 }
 

@@ -41,7 +41,7 @@ class Gpu:
                 allowed=f"0 to {count - 1}",
             )
         self._device = call(self._driver.cuDeviceGet, ordinal)
-        self._allocated: list[Any] = []
+        self._allocated: list[int] = []
         self._modules: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -114,9 +114,9 @@ class Gpu:
 
     def allocate(self, size_bytes: int) -> int:
         """Device memory, freed with the context."""
-        pointer = call(self._driver.cuMemAlloc, size_bytes)
+        pointer = int(call(self._driver.cuMemAlloc, size_bytes))
         self._allocated.append(pointer)
-        return int(pointer)
+        return pointer
 
     def fill(self, pointer: int, size_bytes: int, value: int) -> None:
         """Write one 32-bit value everywhere."""
@@ -126,11 +126,61 @@ class Gpu:
         """Copy a contiguous array to the device."""
         call(self._driver.cuMemcpyHtoD, pointer, values.ctypes.data, values.nbytes)
 
+    def upload(self, values: NDArray[Any]) -> int:
+        """A copy of an array on the device; at least one byte."""
+        contiguous = np.ascontiguousarray(values)
+        pointer = self.allocate(max(contiguous.nbytes, 1))
+        if contiguous.nbytes:
+            self.write(pointer, contiguous)
+        return pointer
+
+    def download(self, pointer: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """An array from the device, when all launches before have ended."""
+        values = np.empty(shape, dtype)
+        if values.nbytes:
+            call(self._driver.cuMemcpyDtoH, values.ctypes.data, pointer, values.nbytes)
+        return values
+
+    def free(self, pointer: int) -> None:
+        """Give back what `allocate` or `upload` gave."""
+        self._allocated.remove(pointer)
+        call(self._driver.cuMemFree, pointer)
+
     def read(self, pointer: int, count: int) -> list[int]:
         """`count` 64-bit integers from the device, when all launches before have ended."""
         values = np.zeros(count, dtype=np.int64)
         call(self._driver.cuMemcpyDtoH, values.ctypes.data, pointer, values.nbytes)
         return [int(value) for value in values]
+
+    @property
+    def architecture(self) -> str:
+        """What to compile for: "sm_90a" where the chip has features of its own, else "sm_80"."""
+        major = self.attribute("compute_capability_major")
+        minor = self.attribute("compute_capability_minor")
+        return f"sm_{major}{minor}{'a' * (major >= 9)}"
+
+    @property
+    def driver(self) -> Any:
+        """The driver's bindings."""
+        return self._driver
+
+    def launch_packed(
+        self,
+        kernel: Any,
+        ctas: int,
+        threads: int,
+        argument: bytes,
+        *,
+        cluster: int,
+        smem_bytes: int,
+    ) -> None:
+        """Launch in x with one argument, a struct of 64-byte alignment at most."""
+        room = ctypes.create_string_buffer(len(argument) + 64)
+        start = -(-ctypes.addressof(room) // 64) * 64
+        ctypes.memmove(start, argument, len(argument))
+        pointer = ctypes.c_void_p(start)
+        config = self._config(ctas, threads, cluster, smem_bytes)
+        call(self._driver.cuLaunchKernelEx, config, kernel, ctypes.addressof(pointer), 0)
 
     def launch(self, kernel: Any, ctas: int, threads: int, *args: int, cluster: int = 0) -> None:
         """Launch in x only; each argument is 64 bits wide, as the sources of this package want.

@@ -1,0 +1,177 @@
+"""Compile and launch one GEMM kernel on the GPU at hand."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import BadInput, NoFit
+from tilewright.kernels.abi import (
+    ALIGNMENT,
+    TENSOR_MAP_BYTES,
+    GemmShape,
+    TensorMapSpec,
+    operand_maps,
+    output_map,
+    pack_arguments,
+)
+from tilewright.kernels.config import ENTRY, GemmConfig
+from tilewright.kernels.source import assemble
+from tilewright.run.bindings import call
+from tilewright.run.compiler import compile_source
+
+if TYPE_CHECKING:
+    from tilewright.run.gpu import Gpu
+
+_TMA_TYPES = {
+    "bf16": "BFLOAT16",
+    "fp16": "FLOAT16",
+    "fp32": "FLOAT32",
+    "fp8_e4m3": "UINT8",
+    "fp8_e5m2": "UINT8",
+}
+
+
+class GemmKernel:
+    """One kernel loaded on one GPU.
+
+    Attributes:
+        config: what it was compiled for.
+        resident_clusters: clusters that the driver places on the chip at once.
+    Raises:
+        CompileFailed, CudaFailed
+        NoFit: the GPU places no cluster of this kernel.
+    """
+
+    def __init__(self, gpu: Gpu, config: GemmConfig, cubin: bytes | None = None) -> None:
+        self._gpu = gpu
+        self.config = config
+        if cubin is None:
+            source = assemble(config.kernel, config.render())
+            cubin = compile_source(source, config.kernel, gpu.architecture).cubin
+        self._function = gpu.load(cubin)(ENTRY)
+        size = config.cluster_size
+        gpu.allow(self._function, smem_bytes=config.smem_bytes, nonportable=size > 8)
+        self.resident_clusters = (
+            gpu.resident_clusters(self._function, size, config.tiling.threads, config.smem_bytes)
+            or 0
+        )
+        if not self.resident_clusters:
+            raise NoFit(
+                f"{gpu.name} places no cluster of {size} CTAs with {config.tiling.threads} threads and "
+                f"{config.smem_bytes} bytes of shared memory each",
+                given=size,
+            )
+        self._counter = gpu.allocate(4)
+        gpu.fill(self._counter, 4, 0)
+
+    def bind(
+        self,
+        shape: GemmShape,
+        num_tiles: int,
+        *,
+        a: int,
+        b: int,
+        output: int,
+        c: int = 0,
+        bias: int = 0,
+        counts: int = 0,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> Bound:
+        """Arguments for one problem, ready to launch again and again.
+
+        Args:
+            num_tiles: cluster tiles, or the most there may be when counts are known on the device only;
+                with none nothing is encoded and nothing launched.
+            a, b, output, c, bias, counts: device addresses.
+        Raises:
+            BadInput: addresses or extents that TMA cannot take.
+        """
+        config = self.config
+        if not num_tiles:
+            return Bound(self._gpu, self._function, b"", 0, config)
+        for what, address in (("A", a), ("B", b), ("D", output)):
+            if address % ALIGNMENT:
+                raise BadInput(
+                    f"{what} starts at {address:#x}; TMA needs a multiple of {ALIGNMENT} bytes",
+                    given=hex(address),
+                    allowed=f"a multiple of {ALIGNMENT}",
+                )
+        of_a, of_b = (b, a) if config.swap_ab else (a, b)
+        none = bytes(TENSOR_MAP_BYTES)
+        maps = (none, none, none)
+        if config.uses_tma:
+            a_map, b_map = operand_maps(config, shape)
+            stored = config.store_by_tma
+            maps = (
+                self._encode(a_map, of_a, "a"),
+                self._encode(b_map, of_b, "b"),
+                self._encode(output_map(config, shape), output, "D") if stored else none,
+            )
+        argument = pack_arguments(
+            config,
+            shape,
+            maps,
+            a_data=of_a,
+            b_data=of_b,
+            output=output,
+            c=c,
+            bias=bias,
+            counts=counts,
+            work_counter=self._counter,
+            alpha=alpha,
+            beta=beta,
+        )
+        clusters = min(num_tiles, self.resident_clusters) if config.is_persistent else num_tiles
+        return Bound(self._gpu, self._function, argument, clusters, config)
+
+    def _encode(self, spec: TensorMapSpec, address: int, what: str) -> bytes:
+        spec.check(what)
+        driver = self._gpu.driver
+        words, sizes = driver.cuuint32_t, driver.cuuint64_t
+        encoded = call(
+            driver.cuTensorMapEncodeTiled,
+            getattr(
+                driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TMA_TYPES[spec.dtype]}"
+            ),
+            3,
+            address,
+            [sizes(extent) for extent in spec.dims],
+            [sizes(stride) for stride in spec.strides_bytes],
+            [words(extent) for extent in spec.box],
+            [words(1)] * 3,
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spec.swizzle_bytes}B"),
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        return ctypes.string_at(int(encoded.getPtr()), TENSOR_MAP_BYTES)
+
+
+class Bound:
+    """A kernel with its arguments; nothing is launched when there is no tile.
+
+    Attributes:
+        grid_clusters: clusters of the launch.
+    """
+
+    def __init__(
+        self, gpu: Gpu, function: Any, argument: bytes, grid_clusters: int, config: GemmConfig
+    ) -> None:
+        self._gpu, self._function, self._argument = gpu, function, argument
+        self._config = config
+        self.grid_clusters = grid_clusters
+
+    def launch(self) -> None:
+        """Launch on the default stream."""
+        if self.grid_clusters:
+            size = self._config.cluster_size
+            self._gpu.launch_packed(
+                self._function,
+                self.grid_clusters * size,
+                self._config.tiling.threads,
+                self._argument,
+                cluster=size,
+                smem_bytes=self._config.smem_bytes,
+            )
