@@ -134,7 +134,7 @@ def _sizes(text: str) -> list[int]:
 @app.command()
 def simulate(
     costs: Annotated[
-        str, typer.Argument(help="CSV with one column cost_cycles or cost_us, or 1024x91669.")
+        str, typer.Argument(help="CSV with one column cost_cycles or cost_us, or 594x20000,30x90000.")
     ],
     device: Annotated[
         str | None, typer.Option("--device", "-d", help="Device or TOML file.")

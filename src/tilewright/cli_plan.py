@@ -271,7 +271,7 @@ def plan_attention(
 @plan_app.command("tiles")
 def plan_tiles(
     file: Annotated[
-        str, typer.Argument(help="CSV with one column cost_cycles or cost_us, or 1024x91669.")
+        str, typer.Argument(help="CSV with one column cost_cycles or cost_us, or 594x20000,30x90000.")
     ],
     device: DeviceOption,
     cluster: Annotated[str, typer.Option("--cluster", help="x,y,z in CTAs.")] = "1,1,1",

@@ -15,6 +15,7 @@ import csv
 import io
 import json
 import re
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -424,30 +425,52 @@ def parse_integers(what: str, text: str) -> tuple[int, ...]:
 
 
 _EQUAL_TILES = re.compile(r"(\d+)x(\d+(?:\.\d+)?)(us)?")
+_COSTS_FORMS = (
+    "a CSV file with one column named cost_cycles or cost_us, or tiles inline: 594x20000 or "
+    "594x20000,30x90000 in cycles, 594x10.5us in microseconds"
+)
 
 
-def parse_costs(path: str) -> dict[str, tuple[float, ...]]:
-    """Tile costs from a CSV with one column named cost_cycles or cost_us, or "1024x91669": equal tiles.
+def parse_costs(text: str) -> dict[str, tuple[float, ...]]:
+    """Tile costs from a CSV with one column named cost_cycles or cost_us, or inline.
 
-    Inline costs are cycles, or microseconds with a trailing us ("1024x49.4us").
+    Inline, "594x20000,30x90000" is 594 tiles and then 30 longer ones; a cost is cycles, or microseconds
+    with a trailing us ("1024x49.4us").
 
     Returns:
         keyword arguments for `TileList`: costs_cycles or costs_us.
     Raises:
-        BadInput: an unreadable file, another header, or an entry that is not a number.
+        BadInput: an unreadable file, another header, an entry that is not a number, mixed units.
     """
-    if equal := _EQUAL_TILES.fullmatch(path):
-        count, cost, us = equal.groups()
-        if int(count) > MAX_TILES:
+    runs = [_EQUAL_TILES.fullmatch(part.strip()) for part in text.split(",")]
+    if not all(runs):
+        if not Path(text).exists():
             raise BadInput(
-                f"{count} tiles; at most {MAX_TILES} are simulated",
-                given=count,
-                allowed=str(MAX_TILES),
-                nearest=str(MAX_TILES),
+                f"costs: no file {text}; give {_COSTS_FORMS}",
+                given=text,
+                allowed=_COSTS_FORMS,
+                nearest="594x20000",
             )
-        return {"costs_us" if us else "costs_cycles": (float(cost),) * int(count)}
-    column, numbers = _parse_numbers("costs", path, column=("cost_cycles", "cost_us"))
-    return {column.replace("cost_", "costs_"): tuple(numbers)}
+        column, numbers = _parse_numbers("costs", text, column=("cost_cycles", "cost_us"))
+        return {column.replace("cost_", "costs_"): tuple(numbers)}
+    parts = [run.groups() for run in runs if run]
+    count = sum(int(tiles) for tiles, _, _ in parts)
+    if count > MAX_TILES:
+        raise BadInput(
+            f"{count} tiles; at most {MAX_TILES} are simulated",
+            given=count,
+            allowed=str(MAX_TILES),
+            nearest=str(MAX_TILES),
+        )
+    units = {us for _, _, us in parts}
+    if len(units) > 1:
+        raise BadInput(
+            f"costs: {text} mixes cycles and microseconds; give all of them in one unit",
+            given=text,
+            allowed=_COSTS_FORMS,
+        )
+    costs = tuple(chain.from_iterable(repeat(float(cost), int(tiles)) for tiles, cost, _ in parts))
+    return {"costs_us" if units == {"us"} else "costs_cycles": costs}
 
 
 def _parse_numbers(what: str, text: str, column: tuple[str, ...] | None) -> tuple[str, list[float]]:

@@ -17,7 +17,7 @@ DATA = Path(__file__).parent.parent / "data"
 def run(
     *args: str, columns: int = 100, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from tilewright.cli import main; main()", *args]
+    command = [sys.executable, "-m", "tilewright", *args]
     env = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False, cwd=cwd)  # noqa: S603
 

@@ -185,6 +185,7 @@ def test_inline_and_file_lists(tmp_path: Path) -> None:
     assert parse_costs(str(costs)) == {"costs_us": (1.5, 2.0)}
     assert parse_costs("3x500") == {"costs_cycles": (500.0,) * 3}
     assert parse_costs("2x1.5us") == {"costs_us": (1.5, 1.5)}
+    assert parse_costs("2x500, 1x90") == {"costs_cycles": (500.0, 500.0, 90.0)}
 
 
 @pytest.mark.parametrize(
@@ -220,3 +221,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         parse_costs(str(headless))
     with pytest.raises(BadInput, match="at most 10000000"):
         parse_costs("99999999999x1")
+    with pytest.raises(BadInput, match="at most 10000000"):
+        parse_costs("9999999x1,2x1")
+    with pytest.raises(BadInput, match="in one unit"):
+        parse_costs("2x1,2x1us")
+    with pytest.raises(BadInput, match=r"no file 2x1,3;.* 594x20000,30x90000"):
+        parse_costs("2x1,3")
