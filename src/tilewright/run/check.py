@@ -18,7 +18,7 @@ from tilewright.run.elements import STORAGE, UNIT_ROUNDOFF, decode, random_value
 from tilewright.tile_map import TileMap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -37,6 +37,9 @@ tensor cores keep about 13 bits of a partial sum (DeepSeek-V3 report, 3.3.2, on 
 
 POISON = 0xC5
 """Byte that fills D before a launch: a large negative number in every output type."""
+
+REFERENCE_MADS = 2**36
+"""Multiply-adds of a float64 reference that a CPU does in some seconds; beyond, rows are sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +66,22 @@ class Checked:
     Attributes:
         worst: largest error over its bound; 1 or less passes.
         relative: norm of the error over the norm of the reference.
+        rows: rows of D that were compared with the reference.
+        unwritten: elements of D that still hold the poison, of all rows.
         tiles, grid_clusters: of the launch.
     """
 
     worst: float
     relative: float
+    rows: int
+    unwritten: int
     tiles: int
     grid_clusters: int
 
     @property
     def passed(self) -> bool:
-        """Every element is within its bound."""
-        return self.worst <= 1
+        """Every element was written, and each compared one is within its bound."""
+        return self.worst <= 1 and not self.unwritten
 
 
 def ragged_axis(config: GemmConfig) -> str:
@@ -110,93 +117,120 @@ def tile_map(config: GemmConfig, case: GemmCase) -> TileMap:
 
 
 class GemmRun:
-    """Operands of one case on the device, bound to one kernel."""
+    """Operands of one case on the device, bound to one kernel.
+
+    Attributes:
+        arrays: a, b and what else the case has, in their storage types, groups first.
+        addresses: where they lie on the device.
+        bound: the kernel with its arguments.
+    """
 
     def __init__(self, gpu: Gpu, kernel: GemmKernel, case: GemmCase, seed: int = 0) -> None:
         config = kernel.config
-        self._gpu, self._config, self._case = gpu, config, case
+        self._gpu, self.config, self.case = gpu, config, case
         rng = np.random.default_rng(seed)
         self._shape = shape = make_shape(config, case)
         axis, groups = ragged_axis(config), shape.groups
         dtype = config.tiling.mma.dtype
-        flat = axis in {"m", "k"}
-        self._a = random_values((1 if flat else groups, shape.m, shape.k), dtype, rng)
-        self._b = random_values((1 if axis == "k" else groups, shape.n, shape.k), dtype, rng)
+        a_groups = 1 if axis in {"m", "k"} else groups
+        b_groups = 1 if axis == "k" else groups
         self._out_shape = (1 if axis == "m" else groups, shape.m, shape.n)
-        self._c = random_values(self._out_shape, config.out_dtype, rng) if config.has_c else None
-        self._bias = rng.random(shape.n, np.float32) if config.has_bias else None
-        self._map = tile_map(config, case)
-        arrays: dict[str, Any] = {"a": self._a, "b": self._b, "c": self._c, "bias": self._bias}
+        self.arrays: dict[str, NDArray[Any]] = {
+            "a": random_values((a_groups, shape.m, shape.k), dtype, rng),
+            "b": random_values((b_groups, shape.n, shape.k), dtype, rng),
+        }
+        if config.has_c:
+            self.arrays["c"] = random_values(self._out_shape, config.out_dtype, rng)
+        if config.has_bias:
+            self.arrays["bias"] = rng.random(shape.n, np.float32)
         if case.counts is not None:
-            arrays["counts"] = np.asarray(case.counts, np.int32)
-        at = {name: gpu.upload(array) for name, array in arrays.items() if array is not None}
-        self._out_bytes = (
-            int(np.prod(self._out_shape)) * np.dtype(STORAGE[config.out_dtype]).itemsize
-        )
+            self.arrays["counts"] = np.asarray(case.counts, np.int32)
+        self._tiles = tile_map(config, case).num_tiles
+        self._storage = np.dtype(STORAGE[config.out_dtype])
+        self._out_bytes = int(np.prod(self._out_shape)) * self._storage.itemsize
+        self.addresses = {name: gpu.upload(array) for name, array in self.arrays.items()}
         self._output = gpu.allocate(self._out_bytes + 4)
-        self._held = [*at.values(), self._output]
         self.bound: Bound = kernel.bind(
             shape,
-            self._map.num_tiles,
+            self._tiles,
             output=self._output,
             alpha=case.alpha,
             beta=case.beta,
-            **at,
+            **self.addresses,
         )
 
     def close(self) -> None:
         """Free the device memory."""
-        for pointer in self._held:
+        for pointer in (*self.addresses.values(), self._output):
             self._gpu.free(pointer)
 
     def output(self) -> NDArray[Any]:
         """Poison D, launch once, and read it."""
         self._gpu.fill(self._output, self._out_bytes + 3, POISON * 0x01010101)
         self.bound.launch()
-        return self._gpu.download(self._output, self._out_shape, STORAGE[self._config.out_dtype])
+        return self._gpu.download(self._output, self._out_shape, self._storage)
 
     def check(self) -> Checked:
-        """Launch once and compare every element."""
-        got = decode(self.output(), self._config.out_dtype)
+        """Launch once and compare; every row where the reference is affordable, else a sample."""
+        out = self.output()
+        got = decode(out, self.config.out_dtype)
+        poison = np.frombuffer(bytes([POISON] * self._storage.itemsize), self._storage)[0]
         worst = error = norm = 0.0
+        rows = 0
         for index, exact, size in self._references():
             wrong = np.abs(got[index] - exact)
-            bound = UNIT_ROUNDOFF[self._config.out_dtype] * np.abs(exact) + (
-                ACCUMULATION[self._config.tiling.mma.dtype] * size + 2.0**-24
+            bound = UNIT_ROUNDOFF[self.config.out_dtype] * np.abs(exact) + (
+                ACCUMULATION[self.config.tiling.mma.dtype] * size + 2.0**-24
             )
             if wrong.size:
-                worst = max(
-                    worst, float(np.max(np.where(np.isfinite(wrong), wrong / bound, np.inf)))
-                )
+                ratio = np.where(np.isfinite(wrong), wrong / bound, np.inf)
+                worst = max(worst, float(np.max(ratio)))
             error += float(np.sum(wrong**2))
             norm += float(np.sum(exact**2))
-        relative = float(np.sqrt(error / norm)) if norm else 0.0
-        return Checked(worst, relative, self._map.num_tiles, self.bound.grid_clusters)
+            rows += len(exact)
+        return Checked(
+            worst=worst,
+            relative=float(np.sqrt(error / norm)) if norm else 0.0,
+            rows=rows,
+            unwritten=int(np.count_nonzero(out == poison)),
+            tiles=self._tiles,
+            grid_clusters=self.bound.grid_clusters,
+        )
 
     def _references(self) -> Iterator[tuple[Any, NDArray[np.float64], NDArray[np.float64]]]:
-        """For each group: where it lies in D, its exact value, and the sum of magnitudes."""
-        case, dtype = self._case, self._config.tiling.mma.dtype
-        for where, a, b in self._operands():
-            left, right = decode(a, dtype), decode(b, dtype)
+        """For some rows of each group: where they lie in D, their exact values, the sum of magnitudes."""
+        case, dtype = self.case, self.config.tiling.mma.dtype
+        c, bias = self.arrays.get("c"), self.arrays.get("bias")
+        for (group, first), a, b in self._operands():
+            chosen = _some_rows(a.shape[0], a.shape[1], len(b), self._shape.groups)
+            left, right = decode(a[chosen], dtype), decode(b, dtype)
             exact = case.alpha * (left @ right.T)
             size = abs(case.alpha) * (np.abs(left) @ np.abs(right).T)
-            if self._c is not None:
-                addend = case.beta * decode(self._c[where], self._config.out_dtype)
+            where = (group, first + chosen)
+            if c is not None:
+                addend = case.beta * decode(c[where], self.config.out_dtype)
                 exact, size = exact + addend, size + np.abs(addend)
-            if self._bias is not None:
-                exact, size = exact + self._bias, size + np.abs(self._bias)
+            if bias is not None:
+                exact, size = exact + bias, size + np.abs(bias)
             yield where, exact, size
 
-    def _operands(self) -> Iterator[tuple[Any, NDArray[Any], NDArray[Any]]]:
-        axis = ragged_axis(self._config)
-        counts: Sequence[int] = self._case.counts or ()
-        ends = np.cumsum([0, *counts])
+    def _operands(self) -> Iterator[tuple[tuple[int, int], NDArray[Any], NDArray[Any]]]:
+        """Of each group: its place in D (group, first row) and its A and B."""
+        a, b = self.arrays["a"], self.arrays["b"]
+        axis = ragged_axis(self.config)
+        ends = np.cumsum([0, *(self.case.counts or ())])
         for group in range(self._shape.groups):
             if axis == "m":
-                rows = slice(ends[group], ends[group + 1])
-                yield (0, rows), self._a[0, rows], self._b[group]
+                first, end = int(ends[group]), int(ends[group + 1])
+                yield (0, first), a[0, first:end], b[group]
             elif axis == "k":
                 steps = slice(ends[group], ends[group + 1])
-                yield group, self._a[0, :, steps], self._b[0, :, steps]
+                yield (group, 0), a[0, :, steps], b[0, :, steps]
             else:
-                yield group, self._a[group], self._b[group]
+                yield (group, 0), a[group], b[group]
+
+
+def _some_rows(rows: int, depth: int, columns: int, groups: int) -> NDArray[np.int64]:
+    """All rows of a group, or as many spread evenly, first and last among them, as are affordable."""
+    most = max(2, REFERENCE_MADS // max(1, depth * columns * groups))
+    return np.unique(np.linspace(0, rows - 1, min(rows, most)).astype(np.int64))

@@ -122,6 +122,10 @@ class Gpu:
         """Write one 32-bit value everywhere."""
         call(self._driver.cuMemsetD32, pointer, value, size_bytes // 4)
 
+    def fill_later(self, pointer: int, size_bytes: int, value: int) -> None:
+        """Queue the same on the default stream."""
+        call(self._driver.cuMemsetD32Async, pointer, value, size_bytes // 4, 0)
+
     def write(self, pointer: int, values: NDArray[Any]) -> None:
         """Copy a contiguous array to the device."""
         call(self._driver.cuMemcpyHtoD, pointer, values.ctypes.data, values.nbytes)
