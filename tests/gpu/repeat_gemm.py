@@ -32,9 +32,9 @@ GROUPED = GemmCase(0, 256, 192, counts=(100, 0, 900, 1, 0, 129, 64, 2000, 3))
 
 
 def cases(*, small: bool) -> list[Case]:
-    """About ten tiles a resident cluster; a dozen in all when small."""
-    dense = GemmCase(300, 64, 128) if small else GemmCase(12_000, 256, 192)
-    ragged = GemmCase(0, 64, 128, counts=(100, 0, 65)) if small else GROUPED
+    """Several tiles a resident cluster, on an H200 at least one more than are resident when small."""
+    dense = GemmCase(8_700, 16, 64) if small else GemmCase(12_000, 256, 192)
+    ragged = GemmCase(0, 16, 64, counts=(100, 0, 8_600)) if small else GROUPED
     return [
         Case(f"{name} {label(variant)}", variant, problem, axis)
         for variant in DYNAMIC

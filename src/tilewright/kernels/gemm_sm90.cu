@@ -45,8 +45,9 @@ static_assert(scheduler != Scheduler::clc, "cluster launch control is Blackwell'
 
 /// Offsets in dynamic shared memory.
 namespace at {
-constexpr int box_bytes = 64 * 128;  // one output box of a consumer
-constexpr int boxes = 2;             // one is filled while TMA stores the other
+constexpr int box_bytes =             // a staging buffer of a consumer: 64 rows of a box's columns
+    round_up(64 * (swap_ab ? epilogue::box_columns * epilogue::element_bytes : epilogue::line_bytes), 1024);
+constexpr int boxes = 2;              // one is filled while TMA stores the other
 constexpr int a = 0;
 constexpr int b = a + num_stages * a_bytes;
 constexpr int output = b + num_stages * b_bytes;

@@ -116,9 +116,14 @@ def _producers(barrier: Barrier) -> list[str]:
 
 _HOW = {
     "expect_tx": "mbarrier.arrive.expect_tx",
-    "arrive": "mbarrier.arrive.release.cluster",
     "commit": "tcgen05.commit.mbarrier::arrive::one",
 }
+
+
+def _how(signal: Signal) -> str:
+    """The instruction of an arrival."""
+    scope = signal.scope or ("cta" if signal.is_local else "cluster")
+    return _HOW.get(signal.op, f"mbarrier.arrive.release.{scope}")
 
 
 _EACH = {
@@ -132,10 +137,9 @@ def _arrival(signal: Signal, roles: Sequence[Role]) -> str:
     role = next(r for r in roles if r.name == signal.role)
     count = role.arrivals(signal.each)
     senders = len(signal.targets)
-    remote = any(mask != 1 << rank for rank, mask in signal.targets.items())
-    where = " through mapa or multicast" if remote else ""
+    where = "" if signal.is_local else " through mapa or multicast"
     return (
-        f"{_HOW[signal.op]} by {role.name}: {count} a CTA ({_EACH[signal.each]}), "
+        f"{_how(signal)} by {role.name}: {count} a CTA ({_EACH[signal.each]}), "
         f"{senders} CTA{'s' if senders > 1 else ''}{where}"
     )
 
@@ -280,7 +284,7 @@ def dsmem_rows(
             if _remote(t.targets) or _foreign(barrier, t.targets)
         ]
         rows += [
-            _dsmem_row(barrier.name, f"arrival ({_HOW[s.op]})", 0, s.role, consumers, s.targets)
+            _dsmem_row(barrier.name, f"arrival ({_how(s)})", 0, s.role, consumers, s.targets)
             for s in barrier.signals
             if _remote(s.targets)
         ]

@@ -120,12 +120,21 @@ class Signal(NamedTuple):
         op: expect_tx, arrive or commit.
         each: who arrives: the role's elected thread, a lane of each warp, a thread of each warpgroup.
         targets: sender's rank -> mask of the CTAs whose barrier it reaches.
+        scope: of an arrive's release; None where the targets say it: "cta" when each is the sender's own
+            CTA. "cta" for another CTA's barrier is the instruction's default, for slots that only
+            asynchronous units read: release.cluster compiles to a fence of the whole GPU.
     """
 
     role: str
     op: Op
     each: Each
     targets: Mapping[int, int]
+    scope: Literal["cta", "cluster"] | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Every arrival is on a barrier of the sender's CTA."""
+        return all(mask == 1 << rank for rank, mask in self.targets.items())
 
 
 class Transfer(NamedTuple):

@@ -35,8 +35,8 @@ ACCUMULATION: dict[str, float] = {
 """Of sum |a| |b|. 16-bit products are exact in fp32 and their sums lose some units in the last place; fp8
 tensor cores keep about 13 bits of a partial sum (DeepSeek-V3 report, 3.3.2, on Hopper)."""
 
-POISON = 0xC5
-"""Byte that fills D before a launch: a large negative number in every output type."""
+POISON = 0xFF
+"""Byte that fills D before a launch: not a number in every output type, and no conversion's result."""
 
 REFERENCE_MADS = 2**36
 """Multiply-adds of a float64 reference that a CPU does in some seconds; beyond, rows are sampled."""
