@@ -2,10 +2,8 @@
 
     python bench/fit_overheads.py
 
-Input: the 232 undisturbed launches of tests/data/h200/schedule.csv. The cluster barrier and the interval between
-two CTA launches are taken as measured (devices/h200.toml). The fit minimises the mean absolute relative
-error of the makespan, by reweighted least squares on finite differences. The launches beside 33 busy
-SMs are not used: they are a check.
+Input: the 232 undisturbed launches of tests/data/h200/schedule.csv; the method is tilewright.run.fit. The
+launches beside 33 busy SMs are not used: they are a check.
 """
 
 from __future__ import annotations
@@ -13,25 +11,17 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.device import Device, load
-from tilewright.schedule import overheads_for
-from tilewright.sim import Busy, Disturbance, simulate
+from tilewright.device import load
+from tilewright.run.fit import Launch, errors_of, fit_overheads
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 DATA = Path(__file__).parent.parent / "tests" / "data" / "h200"
-FITTED = (
-    "tile_overhead_cycles",
-    "cluster_tile_cycles",
-    "queue_fetch_cycles",
-    "cta_turnover_cycles",
-)
-START = (100.0, 500.0, 1000.0, 1000.0)
-STEP_CYCLES = 40.0
-
-Row = dict[str, str]
 
 
 def read_costs() -> dict[str, list[int]]:
@@ -48,55 +38,25 @@ def read_costs() -> dict[str, list[int]]:
     return costs
 
 
-def read_rows() -> list[Row]:
+def read_launches() -> list[Launch]:
     """The measured launches."""
+    costs = read_costs()
     with (DATA / "schedule.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def makespan_us(row: Row, tiles: list[int], device: Device) -> float:
-    """What the simulator says of a measured launch."""
-    overheads = overheads_for(device, int(row["cluster"]), int(row["prologue_cycles"]))
-    busy = Disturbance(busy=(Busy(slots=int(row["busy_sms"])),))
-    run = simulate(
-        row["scheduler"],  # type: ignore[arg-type]
-        tiles,
-        int(row["resident_clusters"]),
-        overheads=overheads,
-        disturbance=busy,
-    )
-    return device.cycles_to_us(run.makespan_cycles)
-
-
-def errors(rows: list[Row], costs: dict[str, list[int]], device: Device) -> np.ndarray:
-    """Relative errors of the simulated makespans."""
-    return np.array(
-        [
-            makespan_us(row, costs[row["costs"]], device) / float(row["makespan_us"]) - 1
-            for row in rows
+        return [
+            Launch(
+                row["scheduler"],  # type: ignore[arg-type]
+                tuple(costs[row["costs"]]),
+                int(row["cluster"]),
+                int(row["resident_clusters"]),
+                float(row["makespan_us"]),
+                int(row["prologue_cycles"]),
+                int(row["busy_sms"]),
+            )
+            for row in csv.DictReader(file)
         ]
-    )
 
 
-def fit(rows: list[Row], costs: dict[str, list[int]], device: Device) -> dict[str, Any]:
-    """The fitted overheads, to 5 cycles."""
-    values = np.array(START)
-
-    def at(point: np.ndarray) -> np.ndarray:
-        return errors(
-            rows, costs, replace(device, **dict(zip(FITTED, point.tolist(), strict=True)))
-        )
-
-    for _ in range(15):
-        here = at(values)
-        slopes = [(at(values + STEP_CYCLES * unit) - here) / STEP_CYCLES for unit in np.eye(4)]
-        weight = np.sqrt(1 / np.maximum(np.abs(here), 1e-3))
-        step, *_ = np.linalg.lstsq((np.array(slopes) * weight).T, -here * weight, rcond=None)
-        values += step
-    return dict(zip(FITTED, (5.0 * np.round(values / 5)).tolist(), strict=True))
-
-
-def describe(name: str, found: np.ndarray) -> str:
+def describe(name: str, found: NDArray[np.float64]) -> str:
     """One line of an error table."""
     mean, worst = float(np.abs(found).mean()), float(np.abs(found).max())
     return f"{name:42}{len(found):5} rows   mean {mean:6.2%}   worst {worst:6.2%}   bias {found.mean():+.2%}"
@@ -104,19 +64,19 @@ def describe(name: str, found: np.ndarray) -> str:
 
 def main() -> None:
     """Print the fit and its errors."""
-    rows, costs, device = read_rows(), read_costs(), load("h200")
-    calm = [row for row in rows if row["busy_sms"] == "0"]
-    fitted = fit(calm, costs, device)
+    launches, device = read_launches(), load("h200")
+    calm = [launch for launch in launches if not launch.busy_sms]
+    fitted: dict[str, Any] = dict(fit_overheads(calm, device))
     for name, value in fitted.items():
         print(f"{name} = {value:g}   (device file: {getattr(device, name)})")
     device = replace(device, **fitted)
-    for cluster in ("1", "4"):
+    for cluster in (1, 4):
         for scheduler in ("single_tile", "static", "static_blocked", "dynamic_atomic"):
-            some = [r for r in calm if r["cluster"] == cluster and r["scheduler"] == scheduler]
-            print(describe(f"cluster {cluster}, {scheduler}", errors(some, costs, device)))
-    print(describe("all undisturbed", errors(calm, costs, device)))
-    held = [row for row in rows if row["busy_sms"] != "0"]
-    print(describe("busy SMs, not fitted", errors(held, costs, device)))
+            some = [c for c in calm if (c.cluster, c.scheduler) == (cluster, scheduler)]
+            print(describe(f"cluster {cluster}, {scheduler}", errors_of(some, device)))
+    print(describe("all undisturbed", errors_of(calm, device)))
+    held = [launch for launch in launches if launch.busy_sms]
+    print(describe("busy SMs, not fitted", errors_of(held, device)))
 
 
 if __name__ == "__main__":

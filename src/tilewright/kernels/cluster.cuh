@@ -34,14 +34,15 @@ __device__ __forceinline__ void sync_all() {
     }
 }
 
-/// Write a word at the same offset in CTA `rank`'s shared memory.
-__device__ __forceinline__ void store_at(u32 address, u32 rank, u32 value) {
+/// Write a word at the same offset in CTA `rank`'s shared memory; its four bytes complete on `barrier` there.
+__device__ __forceinline__ void store_async_at(u32 address, u32 barrier, u32 rank, u32 value) {
     asm volatile(
         "{\n"
-        ".reg .b32 remote;\n"
-        "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "st.shared::cluster.u32 [remote], %2;\n"
-        "}" ::"r"(address), "r"(rank), "r"(value) : "memory");
+        ".reg .b32 there, done;\n"
+        "mapa.shared::cluster.u32 there, %0, %2;\n"
+        "mapa.shared::cluster.u32 done, %1, %2;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [there], %3, [done];\n"
+        "}" ::"r"(address), "r"(barrier), "r"(rank), "r"(value) : "memory");
 }
 
 /// Threads of some warps of the CTA meet at hardware barrier `id` (1 to 15).

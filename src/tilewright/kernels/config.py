@@ -25,15 +25,20 @@ KERNELS: dict[str, str] = {
 ENTRY = "tilewright_gemm"
 """Name of every GEMM kernel's entry point."""
 
+PORTABLE_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
+"""CTA tiles of gemm_portable.cu: warps of 32x32, 64x32 or 64x64 cover them."""
+
 IN_DTYPES = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2")
 OUT_DTYPES = ("bf16", "fp16", "fp32")
-_SCHEDULERS = {
+SCHEDULERS = {
     "single_tile": "single_tile",
     "static": "static_stride",
     "static_blocked": "static_blocked",
     "dynamic_atomic": "dynamic_atomic",
     "clc": "clc",
 }
+"""Names of the plan, and those of types.cuh."""
+
 ANSWER_STRIDE = 32
 """Bytes from one scheduler answer to the next in shared memory, as in schedule.cuh."""
 
@@ -73,7 +78,7 @@ class GemmConfig:
         for what, given, known in (
             ("input", self.tiling.mma.dtype, IN_DTYPES),
             ("output", self.out_dtype, OUT_DTYPES),
-            ("scheduler", self.scheduler, tuple(_SCHEDULERS)),
+            ("scheduler", self.scheduler, tuple(SCHEDULERS)),
         ):
             if given not in known:
                 raise Unsupported(
@@ -88,12 +93,62 @@ class GemmConfig:
                 allowed="single_tile, static, static_blocked, dynamic_atomic",
                 nearest="dynamic_atomic",
             )
-        if self.tiling.mma.family == "mma.sync" and self.scheduler not in {"single_tile", "static"}:
+        if self.ragged == ("m" if self.swap_ab else "n"):
+            raise Unsupported(
+                f"groups that differ along {self.ragged} cannot lie one after the other in D's columns: "
+                f"the kernel needs swap_ab {str(not self.swap_ab).lower()}",
+                given=self.ragged,
+                allowed="n, k, none" if self.swap_ab else "m, k, none",
+            )
+        if self.tiling.mma.family == "mma.sync":
+            self._check_portable()
+        else:
+            self._check_shares()
+
+    def _check_shares(self) -> None:
+        tiling = self.tiling
+        tile, (x, y, _), group = tiling.cta_tile, tiling.cluster_shape, tiling.cta_group
+        if group == 2 and tile.m != 128:
+            raise Unsupported(
+                f"a pair's kernel multiplies 128 rows a CTA, not {tile.m}",
+                given=tile.m,
+                allowed="128",
+                nearest="128",
+            )
+        for operand, rows, ctas in (("A", tile.m, y), ("B", tile.n // group, x // group)):
+            if rows % (8 * ctas):
+                raise Unsupported(
+                    f"{ctas} CTAs of cluster {tiling.cluster_shape} cannot share the {rows} rows of {operand} "
+                    "that each of them needs: a share is a multiple of 8 rows, the swizzle's group",
+                    given=tiling.cluster_shape,
+                    nearest=str((group, 1, 1)),
+                )
+
+    def _check_portable(self) -> None:
+        tiling = self.tiling
+        tile = (tiling.cta_tile.m, tiling.cta_tile.n)
+        if self.scheduler not in {"single_tile", "static"}:
             raise Unsupported(
                 f"the portable kernel is scheduled by single_tile or static, not {self.scheduler}",
                 given=self.scheduler,
                 allowed="single_tile, static",
                 nearest="static",
+            )
+        if tile not in PORTABLE_TILES:
+            known = ", ".join(f"{m}x{n}" for m, n in PORTABLE_TILES)
+            m, n = min(PORTABLE_TILES, key=lambda it: abs(it[0] - tile[0]) + abs(it[1] - tile[1]))
+            raise Unsupported(
+                f"the portable kernel has no {tile[0]}x{tile[1]} tile; it has {known}",
+                given=f"{tile[0]}x{tile[1]}",
+                allowed=known,
+                nearest=f"{m}x{n}",
+            )
+        if tiling.num_stages < 2 or tiling.cluster_size > 1:
+            raise Unsupported(
+                f"the portable kernel runs one CTA alone with 2 stages or more, not {tiling.describe()}",
+                given=tiling.describe(),
+                allowed="cluster (1, 1, 1), 2 stages or more",
+                nearest=f"cluster (1, 1, 1), {max(2, tiling.num_stages)} stages",
             )
 
     @property
@@ -178,7 +233,7 @@ class GemmConfig:
             "int num_stages": self.tiling.num_stages,
             "int accumulator_stages": self.tiling.accumulator_stages,
             "int smem_bytes": self.smem_bytes,
-            "Scheduler scheduler": f"Scheduler::{_SCHEDULERS[self.scheduler]}",
+            "Scheduler scheduler": f"Scheduler::{SCHEDULERS[self.scheduler]}",
             "int schedule_depth": self.schedule_depth,
             "bool raster_along_m": self.raster.along == "m",
             "int raster_swizzle": self.raster.swizzle,

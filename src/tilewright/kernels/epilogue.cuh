@@ -22,7 +22,7 @@ constexpr int line = line_bytes / element_bytes;
 constexpr int pieces = line_bytes / 16;  // of 16 bytes, a line
 
 /// Accumulator columns of a box: along its lines, or transposed as many lines as divide the tile.
-constexpr int box_columns = !config::swap_ab               ? line
+[[maybe_unused]] constexpr int box_columns = !config::swap_ab               ? line
                             : config::tile_n % line == 0   ? line
                             : config::tile_n % 32 == 0     ? 32
                                                            : 16;
@@ -87,6 +87,76 @@ __device__ __forceinline__ float finish(
         }
     }
     return value;
+}
+
+constexpr int piece_elements = 16 / element_bytes;
+
+/// The 16 bytes of C at (row, column) of the tile, zeros outside the group: one load where C allows it.
+__device__ __forceinline__ void load_c_piece(
+    const GemmArguments& problem, const CtaTile& tile, int row, int column, u32 (&words)[4]) {
+    const Box at = box_at(tile, row, column);
+    const long long index =
+        at.group * problem.group_stride + (at.row_offset + at.row) * problem.row_stride + at.column;
+    const bool is_aligned = config::store_by_tma && (reinterpret_cast<u64>(problem.c) & 15) == 0;
+    words[0] = words[1] = words[2] = words[3] = 0;
+    if (at.row >= at.rows) return;
+    if (is_aligned && at.column + piece_elements <= at.columns) {
+        const auto* from = static_cast<const unsigned char*>(problem.c) + index * element_bytes;
+        asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                     : "l"(from)
+                     : "memory");
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < piece_elements; ++e) {
+        if (at.column + e >= at.columns) break;
+        if constexpr (element_bytes == 4) {
+            words[e] = static_cast<const u32*>(problem.c)[index + e];
+        } else {
+            words[e / 2] |= static_cast<u32>(static_cast<const u16*>(problem.c)[index + e]) << 16 * (e % 2);
+        }
+    }
+}
+
+/// Element `e` of a piece.
+__device__ __forceinline__ float element_of(const u32 (&words)[4], int e) {
+    if constexpr (config::output == Type::fp32) return __uint_as_float(words[e]);
+    const u32 both = words[e / 2];
+    float value;
+    if constexpr (config::output == Type::bf16) {
+        value = __uint_as_float(e % 2 ? both & 0xffff0000 : both << 16);
+    } else {
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<u16>(e % 2 ? both >> 16 : both)));
+    }
+    return value;
+}
+
+/// finish for the 16 bytes of D that start at (row, column) of the tile, not transposed. The accumulators are
+/// d[first] and the following.
+template <int columns>
+__device__ __forceinline__ void finish_piece(
+    const GemmArguments& problem, const CtaTile& tile, const float (&d)[columns], int first, int row,
+    int column, u32 (&words)[4]) {
+    float value[piece_elements];
+    u32 c[4];
+    if constexpr (config::has_c) load_c_piece(problem, tile, row, column, c);
+#pragma unroll
+    for (int e = 0; e < piece_elements; ++e) {
+        value[e] = problem.alpha * d[first + e];
+        if constexpr (config::has_c) value[e] += problem.beta * element_of(c, e);
+        if constexpr (config::has_bias) {
+            if (tile.column + column + e < tile.columns) value[e] += problem.bias[tile.column + column + e];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if constexpr (element_bytes == 4) {
+            words[i] = __float_as_uint(value[i]);
+        } else {
+            words[i] = pack(value[2 * i], value[2 * i + 1]);
+        }
+    }
 }
 
 /// Whether TMA may store a box of `lines` lines: it clips at D's own edges, not at a ragged group's.

@@ -41,24 +41,16 @@ __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/// One arrival on the barrier at the same offset in CTA `rank` of the cluster; releases at cluster scope.
-__device__ __forceinline__ void mbarrier_arrive_at(u32 barrier, u32 rank) {
-    asm volatile(
-        "{\n"
-        ".reg .b32 remote;\n"
-        "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
-        "}" ::"r"(barrier), "r"(rank) : "memory");
-}
-
-/// The same where nothing generic is published: the slot was read by wgmma, whose group has been waited for.
-/// release.cluster compiles to a fence of the whole GPU, about a microsecond a stage on Hopper (docs/facts.md).
+/// One arrival on the barrier at the same offset in CTA `rank` of the cluster, for a thread that has nothing
+/// generic to publish: wgmma or tcgen05 read the slot and has been waited for, or the value that was read
+/// decides about this arrival. release.cluster compiles to a fence of the whole GPU, about a microsecond a
+/// stage on Hopper (docs/facts.md).
 __device__ __forceinline__ void mbarrier_release_at(u32 barrier, u32 rank) {
     asm volatile(
         "{\n"
         ".reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+        "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n"
         "}" ::"r"(barrier), "r"(rank) : "memory");
 }
 
@@ -67,6 +59,16 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes
     asm volatile(
         "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
         : "memory");
+}
+
+/// The same on the barrier at the same offset in CTA `rank`.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx_at(u32 barrier, u32 rank, u32 bytes) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [remote], %2;\n"
+        "}" ::"r"(barrier), "r"(rank), "r"(bytes) : "memory");
 }
 
 /// Position in a ring of `depth` barriers: the slot, and the parity of the phase to wait for next.

@@ -14,6 +14,9 @@
 // the decline: after it nobody asks and nobody signals a CTA that may have left. Declined means stop asking;
 // it is no proof that nothing is pending.
 //
+// Kernels without a warp to spare call ask_next() in a warp that also works: the request for tile r + 1 goes
+// out as that warp begins tile r, and no throttle is needed.
+//
 // In the plan's ledger: schedule_arrived is clc_full or work_full, schedule_finished clc_empty or work_empty,
 // schedule_throttle clc_throttle or work_throttle.
 #pragma once
@@ -41,11 +44,11 @@ struct Shared {
     u32 throttle;   // schedule_throttle
 };
 
-/// One thread of each CTA, before the first barrier. `readers`: warps of the cluster that call next(), the
-/// asking warps of clc not counted.
-__device__ __forceinline__ void init(const Shared& shared, int readers) {
+/// One thread of each CTA, before the first barrier. `readers`: warps of the cluster that call next().
+/// `askers`: warps of ask_until_declined() that read answers too, to know when to stop.
+__device__ __forceinline__ void init(
+    const Shared& shared, int readers, int askers = uses_clc ? cluster_size : 0) {
     if constexpr (is_dynamic) {
-        const int askers = uses_clc ? cluster_size : 0;  // they read answers too, to know when to stop
         for (int slot = 0; slot < depth; ++slot) {
             mbarrier_init(shared.arrived + 8 * slot, 1);
             mbarrier_init(shared.finished + 8 * slot, readers + askers);
@@ -55,13 +58,25 @@ __device__ __forceinline__ void init(const Shared& shared, int readers) {
 }
 
 /// The sequence of tiles, as one converged warp sees it.
-class Schedule {
+///
+/// With size_varies the hardware may have put several neighbouring clusters of cluster_size CTAs into one
+/// larger cluster (a launch that prefers larger ones). It does their tiles side by side: `tile` and the ones
+/// after it, one for each of its parts, as far as they exist. The counter then does not wrap.
+template <bool size_varies>
+class Sequence {
   public:
     int tile;  // linear id of the cluster tile in hand
 
-    __device__ __forceinline__ Schedule(const Shared& shared, int num_tiles)
+    __device__ __forceinline__ Sequence(const Shared& shared, int num_tiles)
         : shared(shared), num_tiles(num_tiles), cluster(blockIdx.x / cluster_size),
-          clusters(gridDim.x / cluster_size) {}
+          clusters(gridDim.x / cluster_size), size(cluster_size) {
+        static_assert(!size_varies, "tell this cluster's size");
+    }
+
+    /// `rank` of this CTA in its cluster, and the CTAs that the cluster has: a multiple of cluster_size.
+    __device__ __forceinline__ Sequence(const Shared& shared, int num_tiles, u32 rank, u32 size)
+        : shared(shared), num_tiles(num_tiles), cluster((blockIdx.x - rank) / cluster_size),
+          clusters(gridDim.x / cluster_size), size(size_varies ? size : cluster_size) {}
 
     /// The first tile needs no request. False: this cluster has none.
     __device__ __forceinline__ bool first() {
@@ -69,7 +84,8 @@ class Schedule {
         if constexpr (config::scheduler == Scheduler::static_blocked) {
             const int share = ceil_div(num_tiles, clusters);
             tile = cluster * share;
-            end = tile + share < num_tiles ? tile + share : num_tiles;
+            const int run = parts() * share;
+            end = tile + run < num_tiles ? tile + run : num_tiles;
         }
         return tile < num_tiles;
     }
@@ -82,7 +98,8 @@ class Schedule {
             tile += clusters;
             return tile < num_tiles;
         } else if constexpr (config::scheduler == Scheduler::static_blocked) {
-            return ++tile < end;
+            tile += parts();
+            return tile < end;
         } else {
             return read_answer();
         }
@@ -102,20 +119,26 @@ class Schedule {
                 mbarrier_wait(shared.finished + 8 * request.slot, request.phase ^ 1);
             }
             if constexpr (uses_clc) {
-                if (elect_one()) {
-                    const u32 barrier = shared.arrived + 8 * request.slot;
-                    mbarrier_arrive_expect_tx(barrier, 16);
-                    if (rank == 0) {
-                        clc_request<cluster_size>(shared.answers + answer_stride * request.slot, barrier);
-                    }
-                }
-                __syncwarp();
+                request_cluster(request.slot, rank);
                 more = read_answer();
             } else {
                 more = draw(request.slot, counter);
             }
             begun ^= 1;
             request.advance();
+        }
+    }
+
+    /// One warp of each CTA that also calls next(), as it begins a tile: ask for the next one. All lanes call
+    /// it. Waits until every warp of the cluster has read the answer that lay in the slot before.
+    __device__ __forceinline__ void ask_next(u32 rank, u32* counter) {
+        if constexpr (is_dynamic) {
+            if (rank == 0) mbarrier_wait(shared.finished + 8 * answer.slot, answer.phase ^ 1);
+            if constexpr (uses_clc) {
+                request_cluster(answer.slot, rank);
+            } else if (rank == 0) {
+                draw(answer.slot, counter);
+            }
         }
     }
 
@@ -128,8 +151,28 @@ class Schedule {
 
   private:
     Shared shared;
-    int num_tiles, cluster, clusters, end;
+    int num_tiles, cluster, clusters, end;  // clusters of cluster_size CTAs
+    int size;                               // CTAs of this cluster
     RingPosition<depth> answer;
+
+    /// Clusters of cluster_size CTAs in this one.
+    __device__ __forceinline__ int parts() const { return size_varies ? size / cluster_size : 1; }
+
+    /// Every rank arms its own barrier; rank 0 asks the hardware.
+    __device__ __forceinline__ void request_cluster(int slot, u32 rank) {
+        if (elect_one()) {
+            const u32 barrier = shared.arrived + 8 * slot;
+            mbarrier_arrive_expect_tx(barrier, 16);
+            if (rank == 0) {
+                if (size_varies && cluster_size == 1 && size > 1) {
+                    clc_request<2>(shared.answers + answer_stride * slot, barrier);  // multicast, as for any size
+                } else {
+                    clc_request<cluster_size>(shared.answers + answer_stride * slot, barrier);
+                }
+            }
+        }
+        __syncwarp();
+    }
 
     __device__ __forceinline__ bool read_answer() {
         mbarrier_wait(shared.arrived + 8 * answer.slot, answer.phase);
@@ -148,7 +191,7 @@ class Schedule {
             granted = tile < num_tiles;
         }
         __syncwarp();
-        if (granted && elect_one()) mbarrier_arrive_at(shared.finished + 8 * answer.slot, 0);
+        if (granted && elect_one()) mbarrier_release_at(shared.finished + 8 * answer.slot, 0);
         answer.advance();
         return granted;
     }
@@ -158,14 +201,24 @@ class Schedule {
     __device__ __forceinline__ bool draw(int slot, u32* counter) {
         const u32 lane = threadIdx.x % 32;
         u32 drawn = 0;
-        if (lane == 0) drawn = atomicInc(counter, num_tiles - 1);
+        if (lane == 0) {
+            drawn = size_varies ? atomicAdd(counter, static_cast<u32>(parts())) : atomicInc(counter, num_tiles - 1);
+        }
         drawn = __shfl_sync(0xffffffff, drawn, 0) + clusters;
-        if (lane < cluster_size) {
-            store_at(shared.answers + answer_stride * slot, lane, drawn);
-            mbarrier_arrive_at(shared.arrived + 8 * slot, lane);
+        const u32 to = shared.answers + answer_stride * slot, arrived = shared.arrived + 8 * slot;
+        if constexpr (cluster_size == 1 && !size_varies) {
+            if (lane == 0) {
+                asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(drawn) : "memory");
+                mbarrier_arrive(arrived);
+            }
+        } else if (lane < static_cast<u32>(size)) {
+            mbarrier_arrive_expect_tx_at(arrived, lane, sizeof(u32));
+            store_async_at(to, arrived, lane, drawn);
         }
         return drawn < static_cast<u32>(num_tiles);
     }
 };
+
+using Schedule = Sequence<false>;
 
 }  // namespace schedule

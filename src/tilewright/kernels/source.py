@@ -13,17 +13,20 @@ def read_source(name: str) -> str:
     return (resources.files("tilewright.kernels") / name).read_text(encoding="utf-8")
 
 
-def assemble(name: str, config: str | None = None) -> str:
+def assemble(name: str, config: str | None = None, tile: str | None = None) -> str:
     """A kernel's source with every include in its place, each once.
 
     Args:
         name: a .cu file of this folder.
         config: text that stands for config.cuh; None keeps the file's.
+        tile: text that stands for example_tile.cuh, the tile function in the harness; likewise.
     """
+    given = {"config.cuh": config, "example_tile.cuh": tile}
     seen: set[str] = set()
 
     def inline(file: str) -> list[str]:
-        text = config if file == "config.cuh" and config is not None else read_source(file)
+        replaced = given.get(file)
+        text = read_source(file) if replaced is None else replaced
         lines: list[str] = []
         for line in text.splitlines():
             included = _INCLUDE.match(line)

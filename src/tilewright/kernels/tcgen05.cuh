@@ -1,4 +1,4 @@
-// tcgen05: one thread multiplies swizzled tiles in shared memory into TMEM, for its CTA or for a pair of CTAs.
+// tcgen05: one thread multiplies swizzled tiles in shared memory into TMEM, for its CTA or for a pair.
 // PTX ISA, tcgen05 (sm_100a, sm_103a). `group` is cta_group: one value for every instruction of a kernel.
 //
 // TMEM addresses are lane << 16 | column. Warp w of a warpgroup reaches lanes 32 w to 32 w + 31 only.
@@ -15,6 +15,19 @@ __device__ __forceinline__ void tcgen05_fence_after() {
     asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
+/// Wait until the phase of this parity has completed, where only tcgen05 operations come before and after it:
+/// the fence orders them, so the wait itself acquires nothing. PTX ISA, 9.7.16.6.4.4.
+__device__ __forceinline__ void tcgen05_wait(u32 barrier, u32 parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}" ::"r"(barrier), "r"(parity) : "memory");
+    tcgen05_fence_after();
+}
+
 /// Columns to allocate for `used` of them: a power of two from 32.
 __host__ __device__ constexpr int tmem_columns(int used) {
     int columns = 32;
@@ -27,7 +40,7 @@ __host__ __device__ constexpr int tmem_columns(int used) {
 /// at once, so that a CTA that comes to this SM later can allocate what is left.
 template <int group, int columns>
 __device__ __forceinline__ void tmem_allocate(u32 address) {
-    static_assert(columns >= 32 && columns <= 512 && (columns & (columns - 1)) == 0, "32 to 512, a power of two");
+    static_assert(columns == tmem_columns(columns) && columns <= 512, "a power of two from 32 to 512");
     if constexpr (group == 1) {
         asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(address),
                      "n"(columns)
@@ -46,14 +59,16 @@ __device__ __forceinline__ void tmem_allocate(u32 address) {
 template <int group, int columns>
 __device__ __forceinline__ void tmem_free(u32 tmem) {
     if constexpr (group == 1) {
-        asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(tmem), "n"(columns) : "memory");
+        asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(tmem), "n"(columns)
+                     : "memory");
     } else {
-        asm volatile("tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, %1;" ::"r"(tmem), "n"(columns) : "memory");
+        asm volatile("tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, %1;" ::"r"(tmem), "n"(columns)
+                     : "memory");
     }
 }
 
-/// Matrix descriptor of a K-major tile: rows of 128 bytes, 128-byte swizzle, groups of 8 rows 1024 bytes apart.
-/// The next K of one instruction lies 32 bytes on: 2 in the descriptor.
+/// Matrix descriptor of a K-major tile: rows of 128 bytes, 128-byte swizzle, groups of 8 rows 1024 bytes
+/// apart. The next K of one instruction lies 32 bytes on: 2 in the descriptor.
 __device__ __forceinline__ u64 tcgen05_descriptor(u32 address) {
     constexpr u64 leading = 1;            // not used by swizzled K-major tiles
     constexpr u64 stride = 1024 >> 4;     // from one group of 8 rows to the next
@@ -63,11 +78,13 @@ __device__ __forceinline__ u64 tcgen05_descriptor(u32 address) {
            swizzle_128 << 61;
 }
 
-/// Instruction descriptor: A[m, k] and B[n, k] both K-major and of one type, fp32 accumulators. m spans the pair.
+/// Instruction descriptor: A[m, k] and B[n, k] K-major and of one type, fp32 accumulators. m spans the pair.
 __host__ __device__ constexpr u32 tcgen05_instruction(Type type, int m, int n) {
     constexpr u32 fp32 = 1;
-    const u32 format = type == Type::bf16 || type == Type::fp8_e5m2 ? 1 : 0;  // fp16 and e4m3 are 0 in their kinds
-    return fp32 << 4 | format << 7 | format << 10 | static_cast<u32>(n >> 3) << 17 | static_cast<u32>(m >> 4) << 24;
+    // Each kind numbers its types: fp16 0 and bf16 1, e4m3 0 and e5m2 1.
+    const u32 format = type == Type::bf16 || type == Type::fp8_e5m2 ? 1 : 0;
+    return fp32 << 4 | format << 7 | format << 10 | static_cast<u32>(n / 8) << 17 |
+           static_cast<u32>(m / 16) << 24;
 }
 
 /// D = A B^T + D * accumulate over 32 bytes of K. One thread, of the leader CTA for a pair.
@@ -88,10 +105,8 @@ __device__ __forceinline__ void tcgen05_mma(u32 d, u64 a, u64 b, u32 instruction
 #undef TCGEN05_MMA
 }
 
-/// Arrive on a barrier of this CTA once every tcgen05 operation that this thread has issued is complete.
-template <int group>
+/// Arrive on a barrier of this CTA, which is no pair's, once all that this thread has issued is complete.
 __device__ __forceinline__ void tcgen05_commit(u32 barrier) {
-    static_assert(group == 1, "a pair releases to both its CTAs: tcgen05_commit_multicast");
     asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier)
                  : "memory");
 }
@@ -101,16 +116,12 @@ template <int group>
 __device__ __forceinline__ void tcgen05_commit_multicast(u32 barrier, u16 mask) {
     if constexpr (group == 1) {
         asm volatile(
-            "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;" ::"r"(
-                barrier),
-            "h"(mask)
-            : "memory");
+            "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster"
+            ".multicast::cluster.b64 [%0], %1;" ::"r"(barrier), "h"(mask) : "memory");
     } else {
         asm volatile(
-            "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;" ::"r"(
-                barrier),
-            "h"(mask)
-            : "memory");
+            "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster"
+            ".multicast::cluster.b64 [%0], %1;" ::"r"(barrier), "h"(mask) : "memory");
     }
 }
 
@@ -118,8 +129,8 @@ __device__ __forceinline__ void tcgen05_commit_multicast(u32 barrier, u16 mask) 
     "=f"(d[at]), "=f"(d[at + 1]), "=f"(d[at + 2]), "=f"(d[at + 3]), "=f"(d[at + 4]), "=f"(d[at + 5]),   \
         "=f"(d[at + 6]), "=f"(d[at + 7])
 
-/// Load columns from TMEM: register i of lane l is the cell at lane l of the warp's 32, column i. A whole warp.
-/// The registers are good after tmem_wait_load.
+/// Load columns from TMEM: register i of lane l is the cell at lane l of the warp's 32, column i. A whole
+/// warp. The registers are good after tmem_wait_load.
 template <int columns>
 __device__ __forceinline__ void tmem_load(u32 tmem, float (&d)[columns]) {
     static_assert(columns % 16 == 0, "16 or 32 columns an instruction");

@@ -34,7 +34,8 @@ __device__ __forceinline__ void tma_load_multicast(
 __device__ __forceinline__ u32 leader_barrier(u32 barrier) { return barrier & 0xfeffffff; }
 
 /// Load a box into this CTA for a pair's MMA; its bytes complete on the barrier of the pair's leader.
-__device__ __forceinline__ void tma_load_pair(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z) {
+__device__ __forceinline__ void tma_load_pair(
+    u32 to, const TensorMap* map, u32 barrier, int x, int y, int z) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.cta_group::2 "
         "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to), "l"(map), "r"(leader_barrier(barrier)), "r"(x), "r"(y),
@@ -42,7 +43,8 @@ __device__ __forceinline__ void tma_load_pair(u32 to, const TensorMap* map, u32 
         : "memory");
 }
 
-/// Load a box into the same offset of every CTA in `mask`; its bytes complete on the barrier of each one's leader.
+/// Load a box into the same offset of every CTA in `mask`; its bytes complete on the barrier of each one's
+/// leader.
 __device__ __forceinline__ void tma_load_pair_multicast(
     u32 to, const TensorMap* map, u32 barrier, u16 mask, int x, int y, int z) {
     asm volatile(

@@ -113,7 +113,7 @@ def _wgmma(tiling: AttentionTiling) -> Parts:
     mine = {rank: 1 << rank for rank in ranks}
     everyone = dict.fromkeys(ranks, mask_of(ranks))
     own_release = Signal("consumer", "arrive", "warpgroup", mine)
-    release = Signal("consumer", "arrive", "warpgroup", everyone, "cta")
+    release = Signal("consumer", "arrive", "warpgroup", everyone, "relaxed")
     barriers = q_barriers(tiling, "", (own_release,), ("WG-03", "TMA-15")) + kv_barriers(
         tiling, release, ("WG-03", "WG-04", "TMA-08")
     )

@@ -122,8 +122,8 @@ _HOW = {
 
 def _how(signal: Signal) -> str:
     """The instruction of an arrival."""
-    scope = signal.scope or ("cta" if signal.is_local else "cluster")
-    return _HOW.get(signal.op, f"mbarrier.arrive.release.{scope}")
+    order = "release.cta" if signal.is_local else "release.cluster"
+    return _HOW.get(signal.op, f"mbarrier.arrive.{'relaxed.cluster' if signal.order else order}")
 
 
 _EACH = {

@@ -120,16 +120,16 @@ class Signal(NamedTuple):
         op: expect_tx, arrive or commit.
         each: who arrives: the role's elected thread, a lane of each warp, a thread of each warpgroup.
         targets: sender's rank -> mask of the CTAs whose barrier it reaches.
-        scope: of an arrive's release; None where the targets say it: "cta" when each is the sender's own
-            CTA. "cta" for another CTA's barrier is the instruction's default, for slots that only
-            asynchronous units read: release.cluster compiles to a fence of the whole GPU.
+        order: of an arrive; None where the targets say it: release.cta when each is the sender's own CTA,
+            else release.cluster, which compiles to a fence of the whole GPU. "relaxed" (relaxed.cluster) where
+            the sender publishes nothing generic.
     """
 
     role: str
     op: Op
     each: Each
     targets: Mapping[int, int]
-    scope: Literal["cta", "cluster"] | None = None
+    order: Literal["relaxed"] | None = None
 
     @property
     def is_local(self) -> bool:

@@ -47,6 +47,9 @@ SCHEDULERS = ("single_tile", "static", "static_blocked", "dynamic_atomic", "clc"
 RESPONSE_BYTES = 16
 """A CLC response. Source: PTX ISA, clusterlaunchcontrol.try_cancel."""
 
+DRAW_BYTES = 4
+"""A tile number drawn from the counter."""
+
 DEPTH_MAX = 8
 """Answer slots; CUTLASS uses 2, and 8 for grouped problems."""
 
@@ -158,31 +161,39 @@ def _add_clc(parts: Parts, readers: Readers, size: int, depth: int) -> Parts:
 
 def _add_dynamic(parts: Parts, readers: Readers, size: int, depth: int) -> Parts:
     ranks = tuple(range(size))
+    alone = size == 1
+    hand_over = "st.shared" if alone else "a lane a CTA: st.async.shared::cluster (mapa)"
     draw = Step(
-        "write",
+        "write" if alone else "request",
+        "" if alone else "work_full",
         writes=("work",),
         ranks=(0,),
-        text="atom.add.relaxed.gpu (counter); a lane a CTA: st.shared::cluster (mapa) of the tile",
+        text=f"atom.inc.relaxed.gpu (counter); {hand_over} of the tile",
     )
-    publish = arrive("work_full", (0,), "the same lane: mbarrier.arrive.release.cluster at its CTA")
+    publish = arrive("work_full", (0,), "mbarrier.arrive.release.cta by the same lane")
     read = Step(
         "read", reads=("work",), text="ld.shared; __syncwarp; a tile past the end is a decline"
     )
     fetch = (wait("work_full"), read, _release("work"))
-    ask = (wait("work_empty", (0,)), draw, publish)
+    announce = (draw, publish) if alone else (expect_tx("work_full", (0,)), draw)
+    ask = (wait("work_empty", (0,)), *announce)
     does = "draws the next tile and hands it to every CTA of the cluster"
     scheduler = Role("scheduler", (), (0,), does, Program(first=ask))
     roles = _scheduled(parts.roles, readers, fetch, scheduler, "work")
+    everyone = {0: mask_of(ranks)}
     full = Barrier(
         "work_full",
         depth,
         "full",
         {rank: rank for rank in ranks},
         "every CTA of the mask" if size > 1 else "own CTA",
-        (Signal(readers.asker, "arrive", "thread", {0: mask_of(ranks)}),),
+        (Signal(readers.asker, "arrive" if alone else "expect_tx", "thread", everyone),),
         "reading the tile number, in every CTA its own copy",
-        "st.shared::cluster then arrive.release.cluster by one lane; wait with acquire.cluster",
-        ("MBAR-03", "MBAR-04", "MBAR-08", "CLU-01"),
+        "st.shared, then the arrival by the same lane"
+        if alone
+        else "rank 0 arms four bytes in every CTA, then st.async by the same lane; wait with acquire.cluster",
+        ("MBAR-03", "MBAR-04", "MBAR-08") + (() if alone else ("CLU-01", "CLU-08")),
+        () if alone else (Transfer(readers.asker, "tile number", DRAW_BYTES, everyone),),
     )
     rules = ("MBAR-03", "MBAR-08", "CLU-12")
     empty = _released_by(readers.roles, roles, "work", depth, rules)
@@ -192,7 +203,7 @@ def _add_dynamic(parts: Parts, readers: Readers, size: int, depth: int) -> Parts
 def _release(prefix: str) -> Step:
     return arrive(
         f"{prefix}_empty",
-        text="if granted, one lane a warp: mbarrier.arrive.release.cluster at rank 0",
+        text="if granted, one lane a warp: mbarrier.arrive.relaxed.cluster at rank 0",
     )
 
 
@@ -213,10 +224,12 @@ def _released_by(
         dict.fromkeys(everyone, 0),
         "rank 0 of the cluster",
         tuple(
-            Signal(name, "arrive", "warp", dict.fromkeys(ranks_by_name[name], 1)) for name in names
+            Signal(name, "arrive", "warp", dict.fromkeys(ranks_by_name[name], 1), "relaxed")
+            for name in names
         ),
         "overwriting the answer in this slot of every CTA",
-        "after __syncwarp, release.cluster at rank 0; not for a declined answer",
+        "after __syncwarp, relaxed.cluster at rank 0: the value read decides about the arrival; not for a "
+        "declined answer",
         rules,
     )
 

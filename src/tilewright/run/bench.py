@@ -7,18 +7,21 @@ around a launch see it.
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tilewright.draft import Options
-from tilewright.emit.configs import Extras, make_config
-from tilewright.errors import TilewrightError
-from tilewright.plan import make_plan
-from tilewright.problem import GroupedGemm
-from tilewright.run.bindings import CudaFailed
+from tilewright.emit.candidates import configs_of_options
+from tilewright.emit.configs import Extras, make_config, make_path
+from tilewright.errors import Unsupported
+from tilewright.mma import family
+from tilewright.plan import DEFAULT, make_plan
+from tilewright.problem import Attention, GroupedGemm, TileList
 from tilewright.run.check import GemmCase, GemmRun
+from tilewright.run.device_file import find_base
 from tilewright.run.gemm import GemmKernel
 from tilewright.run.library import NoLibrary, library_launch
 from tilewright.run.measure import load_source, measure_clock
@@ -28,13 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tilewright.device import Device
+    from tilewright.draft import Options
     from tilewright.kernels.config import GemmConfig
-    from tilewright.plan_model import OptionRow, Plan
-    from tilewright.problem import Matmul
+    from tilewright.problem import Matmul, Workload
+    from tilewright.run.check import Checked
     from tilewright.run.gpu import Gpu
 
 CANDIDATES = 6
 """Options measured unless the caller wants more: the chosen one and the next best."""
+
+LIBRARY = "library"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +53,15 @@ class BenchRow:
         predicted_us: kernel time by the model, and launch latency.
         measured_us, spread: median over the rounds; half the interquartile range over it.
         worst: largest error over its bound; above 1 the result is wrong.
-        note: why there is no measurement.
     """
 
     option: str
     kernel: str
     scheduler: str
     predicted_us: float
-    measured_us: float | None = None
-    spread: float | None = None
-    worst: float | None = None
-    note: str = ""
+    measured_us: float = math.nan
+    spread: float = math.nan
+    worst: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,70 +101,68 @@ def case_of(problem: Matmul) -> GemmCase:
     return GemmCase(problem.m, problem.n, problem.k, problem.batch)
 
 
-def plan_of_option(problem: Matmul, device: Device, row: OptionRow) -> Plan:
-    """The plan that has exactly this option."""
-    m, n = (int(extent) for extent in row.tile.split(",")[0].split("x")[:2])
-    fixed = Options(
-        cluster_shape=row.cluster_shape,
-        cta_group=row.cta_group,
-        tile=(m, n),
-        scheduler=row.scheduler,  # type: ignore[arg-type]
-    )
-    return make_plan(problem, device, fixed)
+def check_problem_on(
+    gpu: Gpu, problem: Workload, device: Device, options: Options
+) -> tuple[str, Checked]:
+    """The plan's own kernel on this GPU: what it is, and its output against the reference.
+
+    Raises:
+        Unsupported: the plan is for another architecture, or no kernel computes the problem.
+        TilewrightError
+    """
+    matmul = _check_kernel(gpu, problem, device)
+    config, _ = make_config(matmul, make_plan(matmul, device, options), device, Extras())
+    run = GemmRun(gpu, GemmKernel(gpu, config), case_of(matmul))
+    try:
+        return f"{describe(config)}, {config.scheduler}", run.check()
+    finally:
+        run.close()
 
 
 def bench_problem(
     gpu: Gpu,
-    problem: Matmul,
+    problem: Workload,
     device: Device,
+    options: Options = DEFAULT,
     *,
     candidates: int = CANDIDATES,
     rounds: int = ROUNDS,
 ) -> BenchRecord:
-    """Plan, compile, check and time.
+    """Plan, compile, check and time the plan's options, the chosen one first.
 
     Args:
-        device: what the model plans for; it must have the kernels of this GPU.
+        device: what the model plans for; its kernels must be this GPU's.
     Raises:
+        Unsupported: the plan is for another architecture, or no kernel computes the problem.
         TilewrightError: the plan fails, or none of its options has a kernel.
     """
+    matmul = _check_kernel(gpu, problem, device)
+    plan = make_plan(matmul, device, options)
     launch_us = float(device.launch_us or 0.0)
-    options = make_plan(problem, device).schedule.options
     runs: dict[str, GemmRun] = {}
     rows: dict[str, BenchRow] = {}
-    for option in options:
-        if len(rows) == candidates:
-            break
-        plan = plan_of_option(problem, device, option)
-        name = f"{option.option} {option.scheduler}"
-        row = BenchRow(option.option, "", option.scheduler, option.predicted_us + launch_us)
-        try:
-            config, _ = make_config(problem, plan, device, Extras())
-            if config.scheduler != option.scheduler:
-                continue  # a scheduler that no kernel has
-            row = replace(row, kernel=describe(config))
-            runs[name] = GemmRun(gpu, GemmKernel(gpu, config), case_of(problem))
-            checked = runs[name].check()
-        except CudaFailed:
-            raise  # after a failed launch nothing else works
-        except TilewrightError as error:
-            rows[name] = replace(row, note=str(error))
-            continue
-        worst = float("inf") if checked.unwritten else checked.worst
-        rows[name] = replace(row, worst=worst)
+    path = make_path(matmul, plan, device, Extras())
+    for option, config in itertools.islice(configs_of_options(matmul, path), candidates):
+        row = BenchRow(
+            option.option, describe(config), config.scheduler, option.predicted_us + launch_us
+        )
+        name = f"{row.option} {row.scheduler}"
+        runs[name] = run = GemmRun(gpu, GemmKernel(gpu, config), case_of(matmul))
+        checked = run.check()
+        rows[name] = replace(row, worst=math.inf if checked.unwritten else checked.worst)
+    if not runs:
+        raise Unsupported("none of the plan's options has a kernel")
     launches: dict[str, Callable[[], Any]] = {n: run.bound.launch for n, run in runs.items()}
     library, note = "", ""
     try:
-        library, launches["library"] = library_launch(next(iter(runs.values())))
+        library, launches[LIBRARY] = library_launch(next(iter(runs.values())))
     except NoLibrary as error:
         note = str(error)
-    except StopIteration:
-        raise TilewrightError("none of the plan's options has a kernel") from None
     times = time_side_by_side(gpu, launches, rounds)
     clock = measure_clock(gpu, load_source(gpu, "memory.cu")("spin")).value
     for run in runs.values():
         run.close()
-    peer = times.get("library")
+    peer = times.get(LIBRARY)
     return BenchRecord(
         problem=problem.model_dump(),
         planned_for=device.name,
@@ -170,17 +172,38 @@ def bench_problem(
         clock_mhz=clock,
         launch_us=launch_us,
         rounds=rounds,
-        rows=tuple(_timed(row, times.get(name)) for name, row in rows.items()),
+        rows=tuple(_timed(row, times[name]) for name, row in rows.items()),
         library=library,
-        library_us=peer.us if peer else None,
-        library_spread=peer.spread if peer else None,
+        library_us=round(peer.us, 2) if peer else None,
+        library_spread=round(peer.spread, 4) if peer else None,
         note=note,
     )
 
 
-def _timed(row: BenchRow, timing: Timing | None) -> BenchRow:
-    if timing is None:
-        return row
+def _check_kernel(gpu: Gpu, problem: Workload, device: Device) -> Matmul:
+    """Refuse a plan whose kernels this GPU does not run, and a problem without one."""
+    if isinstance(problem, Attention | TileList):
+        raise Unsupported(
+            f"no kernel of {problem.kind} is launched here; there are gemm and grouped-gemm",
+            given=problem.kind,
+            allowed="gemm, grouped-gemm",
+        )
+    own = gpu.attribute("compute_capability_major"), gpu.attribute("compute_capability_minor")
+    if family(device) == "mma.sync" and own >= (8, 0):
+        return problem
+    if own != device.compute_capability:
+        same = find_base(gpu.name, own).name
+        raise Unsupported(
+            f"{gpu.name} has compute capability {own[0]}.{own[1]}; the plan is for {device.name} "
+            f"({device.arch}). Plan for this GPU with --device {same}",
+            given=device.name,
+            allowed=same,
+            nearest=same,
+        )
+    return problem
+
+
+def _timed(row: BenchRow, timing: Timing) -> BenchRow:
     return replace(row, measured_us=round(timing.us, 2), spread=round(timing.spread, 4))
 
 

@@ -102,13 +102,21 @@ def render_device_file(record: ProbeRecord) -> str:
 
 
 def save_device_file(record: ProbeRecord, path: Path) -> None:
-    """Write the file whole or not at all, after reading it back.
+    """Write a probe's file.
 
     Raises:
-        DeviceDataError: the driver's values contradict each other; nothing is written.
+        DeviceDataError, BadInput: as `write_device_file`.
+    """
+    write_device_file(render_device_file(record), path)
+
+
+def write_device_file(text: str, path: Path) -> None:
+    """Write a device file whole or not at all, after reading it back.
+
+    Raises:
+        DeviceDataError: the values contradict each other; nothing is written.
         BadInput: the place cannot be written.
     """
-    text = render_device_file(record)
     from_tables(tomllib.loads(text), where=str(path))
     try:
         handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -50,12 +50,9 @@ class GemmKernel:
             source = assemble(config.kernel, config.render())
             cubin = compile_source(source, config.kernel, gpu.architecture).cubin
         self._function = gpu.load(cubin)(ENTRY)
-        size = config.cluster_size
-        gpu.allow(self._function, smem_bytes=config.smem_bytes, nonportable=size > 8)
-        self.resident_clusters = (
-            gpu.resident_clusters(self._function, size, config.tiling.threads, config.smem_bytes)
-            or 0
-        )
+        size, smem = config.cluster_size, config.smem_bytes
+        gpu.allow(self._function, smem_bytes=smem, nonportable=size > 8)
+        self.resident_clusters = gpu.resident(self._function, size, config.tiling.threads, smem)
         if not self.resident_clusters:
             raise NoFit(
                 f"{gpu.name} places no cluster of {size} CTAs with {config.tiling.threads} threads and "
@@ -172,6 +169,6 @@ class Bound:
                 self.grid_clusters * size,
                 self._config.tiling.threads,
                 self._argument,
-                cluster=size,
+                cluster=size if size > 1 else 0,
                 smem_bytes=self._config.smem_bytes,
             )

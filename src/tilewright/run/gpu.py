@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tilewright.errors import BadInput
-from tilewright.run.bindings import CudaFailed, call, import_driver
+from tilewright.run.bindings import CudaFailed, call, import_driver, import_nvrtc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +89,11 @@ class Gpu:
             if match := re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text):
                 return f"{match[1]} ({speaks})"
         return speaks
+
+    @property
+    def toolkit(self) -> str:
+        """NVRTC's version."""
+        return "{}.{}".format(*call(import_nvrtc().nvrtcVersion))
 
     def attribute(self, name: str) -> int:
         """A device attribute: "multiprocessor_count" is CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT."""
@@ -218,6 +223,13 @@ class Gpu:
         """CTAs an SM of a launch without clusters (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
         ask = self._driver.cuOccupancyMaxActiveBlocksPerMultiprocessor
         return int(call(ask, kernel, threads, smem_bytes))
+
+    def resident(self, kernel: Any, cluster: int, threads: int, smem_bytes: int) -> int:
+        """Clusters on the chip at once; of a launch without the attribute (size 1 or 0) its CTAs."""
+        if cluster > 1:
+            return self.resident_clusters(kernel, cluster, threads, smem_bytes) or 0
+        sms = self.attribute("multiprocessor_count")
+        return sms * self.resident_ctas(kernel, threads, smem_bytes)
 
     def resident_clusters(
         self, kernel: Any, cluster: int, threads: int, smem_bytes: int
