@@ -4,8 +4,9 @@
 //     first tile -> [warp 0 asks for the next one] -> tile function -> [barrier] -> every warp reads the answer
 //
 // All warps of every CTA work. With a dynamic scheduler warp 0 asks as it begins a tile, so the answer has
-// the tile's time to arrive. Between tiles nothing else is needed: config::barrier says what the tile
-// function wants there. In the plan's ledger the warps are role "worker".
+// the tile's time to arrive; without config::ask_ahead it asks as the tile ends, and holds no claim behind it.
+// Between tiles nothing else is needed: config::barrier says what the tile function wants there. In the plan's
+// ledger the warps are role "worker".
 #include "harness.cuh"
 #include "example_tile.cuh"
 
@@ -113,7 +114,7 @@ __device__ __forceinline__ void work_through(const TileArguments& launch, unsign
         const bool exists = tile.id < launch.num_tiles;  // else a part of a larger cluster finds none left
         if (config::timeline && exists && threadIdx.x == 0) begin_time(tile, launch);
         __syncwarp();
-        if (warp == 0) work.ask_next(rank, launch.work_counter);
+        if (config::ask_ahead && warp == 0) work.ask_next(rank, launch.work_counter);
         if (exists) {
             tilewright_tile(tile, launch.arguments, dynamic_shared);
             __syncwarp();
@@ -123,6 +124,7 @@ __device__ __forceinline__ void work_through(const TileArguments& launch, unsign
         __syncwarp();
         if constexpr (config::barrier == Meeting::cta) __syncthreads();
         if constexpr (config::barrier == Meeting::cluster) sync_everybody();
+        if (!config::ask_ahead && warp == 0) work.ask_next(rank, launch.work_counter);
     }
     __syncwarp();
     sync_everybody();  // nobody leaves while a peer may still signal it or read its shared memory

@@ -71,6 +71,8 @@ class HarnessConfig:
         smem_bytes: dynamic shared memory of the tile function; the scheduler's comes on top.
         barrier: who meets between two tiles. "none" when the function itself orders its uses of shared memory.
         timeline: keep when and where each tile ran.
+        ask_ahead: a dynamic scheduler asks as a tile begins, so that the answer costs nothing but is a claim
+            held behind a long tile; otherwise as it ends.
         larger_clusters: the launch may prefer clusters of a multiple of `cluster_size`.
     Raises:
         UnknownName, BadInput: when it is made.
@@ -83,6 +85,7 @@ class HarnessConfig:
     smem_bytes: int = 0
     barrier: Meeting = "cta"
     timeline: bool = False
+    ask_ahead: bool = True
     larger_clusters: bool = False
 
     def __post_init__(self) -> None:
@@ -195,6 +198,7 @@ class HarnessConfig:
             "int smem_bytes": self.launch_smem_bytes,
             "Meeting barrier": f"Meeting::{self.barrier}",
             "bool timeline": str(self.timeline).lower(),
+            "bool ask_ahead": str(self.ask_ahead).lower(),
             "bool larger_clusters": str(self.larger_clusters).lower(),
         }
         lines = [f"constexpr {name} = {value};" for name, value in values.items()]

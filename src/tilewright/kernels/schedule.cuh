@@ -191,7 +191,14 @@ class Sequence {
             granted = tile < num_tiles;
         }
         __syncwarp();
-        if (granted && elect_one()) mbarrier_release_at(shared.finished + 8 * answer.slot, 0);
+        if (granted && elect_one()) {
+            const u32 finished = shared.finished + 8 * answer.slot;
+            if constexpr (cluster_size == 1 && !size_varies) {
+                mbarrier_arrive(finished);
+            } else {
+                mbarrier_release_at(finished, 0);
+            }
+        }
         answer.advance();
         return granted;
     }

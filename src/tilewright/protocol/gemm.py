@@ -114,6 +114,21 @@ def cluster_syncs(threads: int, cluster_size: int, *, tmem: bool) -> tuple[Sync,
     )
 
 
+def pair_alloc_sync(threads: int, cluster_size: int) -> Sync:
+    """The barrier before a pair allocates TMEM: the peer must have been launched."""
+    return Sync(
+        "alloc_cluster",
+        "hardware barrier of the cluster",
+        threads * cluster_size,
+        "all threads",
+        "barrier.cluster.arrive.relaxed at entry and .wait before the allocation",
+        "tcgen05.alloc.cta_group::2, whose warp must know that the peer CTA runs (PTX ISA 9.7.16.7.1)",
+        Effect("race", "the allocation signals a CTA that has not been launched"),
+        Effect("deadlock", "the missing threads never come"),
+        ("CLU-01",),
+    )
+
+
 def store_syncs(warps: int, buffers: int, barrier: str = "1") -> tuple[Sync, ...]:
     """The output staging buffers: written by all, stored by one thread, reused after its bulk groups.
 
@@ -219,7 +234,9 @@ def tcgen05_parts(tiling: Tiling, shares: list[CtaShare]) -> Parts:
         roles=_tcgen05_roles(tiling, ranks, leaders),
         barriers=barriers,
         rings=(operand_ring(tiling), accumulators),
-        syncs=cluster_syncs(tiling.threads, len(ranks), tmem=True) + store_syncs(4, 2),
+        syncs=((pair_alloc_sync(tiling.threads, len(ranks)),) if group == 2 else ())
+        + cluster_syncs(tiling.threads, len(ranks), tmem=True)
+        + store_syncs(4, 2),
         notes=_tcgen05_notes(tiling),
     )
 

@@ -18,7 +18,7 @@ instead of 32.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tilewright.errors import BadInput, UnknownName, Unsupported
 from tilewright.protocol.model import (
@@ -203,7 +203,7 @@ def _add_dynamic(parts: Parts, readers: Readers, size: int, depth: int) -> Parts
 def _release(prefix: str) -> Step:
     return arrive(
         f"{prefix}_empty",
-        text="if granted, one lane a warp: mbarrier.arrive.relaxed.cluster at rank 0",
+        text="if granted, one lane a warp: mbarrier.arrive at rank 0",
     )
 
 
@@ -217,6 +217,7 @@ def _released_by(
     """The empty barrier of rank 0: every warp that reads an answer, in every CTA, arrives once."""
     ranks_by_name = {role.name: role.ranks for role in roles}
     everyone = sorted({rank for name in names for rank in ranks_by_name[name]})
+    order: Literal["relaxed"] | None = "relaxed" if len(everyone) > 1 else None
     return Barrier(
         f"{prefix}_empty",
         depth,
@@ -224,12 +225,12 @@ def _released_by(
         dict.fromkeys(everyone, 0),
         "rank 0 of the cluster",
         tuple(
-            Signal(name, "arrive", "warp", dict.fromkeys(ranks_by_name[name], 1), "relaxed")
+            Signal(name, "arrive", "warp", dict.fromkeys(ranks_by_name[name], 1), order)
             for name in names
         ),
         "overwriting the answer in this slot of every CTA",
-        "after __syncwarp, relaxed.cluster at rank 0: the value read decides about the arrival; not for a "
-        "declined answer",
+        "after __syncwarp, one lane at rank 0; not for a declined answer"
+        + ("; relaxed.cluster: the value read decides about the arrival" if order else ""),
         rules,
     )
 

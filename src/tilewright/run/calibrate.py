@@ -2,7 +2,8 @@
 
 Tiles of known cost (equal, lognormal, rising as causal attention's do), about as many as clusters are
 resident and several times more, with clusters of one and of four. The makespan is read off the tiles' own
-timestamps. The record holds every launch, so that the fit replays without a GPU.
+timestamps. Dynamic workers ask as a tile ends, as the model's do. The record holds every launch, so that the
+fit replays without a GPU.
 """
 
 from __future__ import annotations
@@ -36,6 +37,19 @@ SMEM_BYTES = 200_000
 
 THREADS = 128
 REPEATS = 5
+
+SPIN = """
+#include "cluster.cuh"
+// Spins, then meets the other CTAs of the tile: the model's tile ends with a cluster barrier.
+__device__ void tilewright_tile(const Tile& tile, void* arguments, unsigned char*) {
+    const long long start = clock64();
+    const long long cycles = static_cast<const long long*>(arguments)[tile.id];
+    while (clock64() - start < cycles) {
+    }
+    __syncwarp();
+    cluster_sync();
+}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +138,11 @@ def _measure(gpu: Gpu) -> Iterator[tuple[Launch, float]]:
             scheduler,
             threads=THREADS,
             smem_bytes=SMEM_BYTES,
-            barrier="cluster" if cluster > 1 else "cta",
+            barrier="none",
             timeline=True,
+            ask_ahead=False,
         )
-        kernel = TileKernel(gpu, config)
+        kernel = TileKernel(gpu, config, SPIN)
         resident = kernel.resident_clusters
         counts = (resident - 1, resident, resident + 1, 2 * resident + 1, 4 * resident + 3)
         for seed, (shape, count) in enumerate(product(SHAPES, counts)):

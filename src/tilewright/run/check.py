@@ -125,30 +125,28 @@ class GemmRun:
         bound: the kernel with its arguments.
     """
 
-    def __init__(self, gpu: Gpu, kernel: GemmKernel, case: GemmCase, seed: int = 0) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        kernel: GemmKernel,
+        case: GemmCase,
+        seed: int = 0,
+        like: GemmRun | None = None,
+    ) -> None:
+        """Make random operands, or share those of a run of the same case that outlives this one."""
         config = kernel.config
         self._gpu, self.config, self.case = gpu, config, case
-        rng = np.random.default_rng(seed)
         self._shape = shape = make_shape(config, case)
         axis, groups = ragged_axis(config), shape.groups
-        dtype = config.tiling.mma.dtype
-        a_groups = 1 if axis in {"m", "k"} else groups
-        b_groups = 1 if axis == "k" else groups
         self._out_shape = (1 if axis == "m" else groups, shape.m, shape.n)
-        self.arrays: dict[str, NDArray[Any]] = {
-            "a": random_values((a_groups, shape.m, shape.k), dtype, rng),
-            "b": random_values((b_groups, shape.n, shape.k), dtype, rng),
-        }
-        if config.has_c:
-            self.arrays["c"] = random_values(self._out_shape, config.out_dtype, rng)
-        if config.has_bias:
-            self.arrays["bias"] = rng.random(shape.n, np.float32)
-        if case.counts is not None:
-            self.arrays["counts"] = np.asarray(case.counts, np.int32)
+        self.arrays: dict[str, NDArray[Any]] = (
+            like.arrays if like else self._make_arrays(np.random.default_rng(seed))
+        )
         self._tiles = tile_map(config, case).num_tiles
         self._storage = np.dtype(STORAGE[config.out_dtype])
         self._out_bytes = int(np.prod(self._out_shape)) * self._storage.itemsize
-        self.addresses = {name: gpu.upload(array) for name, array in self.arrays.items()}
+        self._owned = {} if like else {n: gpu.upload(array) for n, array in self.arrays.items()}
+        self.addresses: dict[str, int] = like.addresses if like else self._owned
         self._output = gpu.allocate(self._out_bytes + 4)
         self.bound: Bound = kernel.bind(
             shape,
@@ -159,9 +157,27 @@ class GemmRun:
             **self.addresses,
         )
 
+    def _make_arrays(self, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+        """Random operands in their storage types, groups first."""
+        config, case, shape = self.config, self.case, self._shape
+        axis, dtype = ragged_axis(config), config.tiling.mma.dtype
+        a_groups = 1 if axis in {"m", "k"} else shape.groups
+        b_groups = 1 if axis == "k" else shape.groups
+        arrays: dict[str, NDArray[Any]] = {
+            "a": random_values((a_groups, shape.m, shape.k), dtype, rng),
+            "b": random_values((b_groups, shape.n, shape.k), dtype, rng),
+        }
+        if config.has_c:
+            arrays["c"] = random_values(self._out_shape, config.out_dtype, rng)
+        if config.has_bias:
+            arrays["bias"] = rng.random(shape.n, np.float32)
+        if case.counts is not None:
+            arrays["counts"] = np.asarray(case.counts, np.int32)
+        return arrays
+
     def close(self) -> None:
         """Free the device memory."""
-        for pointer in (*self.addresses.values(), self._output):
+        for pointer in (*self._owned.values(), self._output):
             self._gpu.free(pointer)
 
     def output(self) -> NDArray[Any]:
@@ -170,14 +186,18 @@ class GemmRun:
         self.bound.launch()
         return self._gpu.download(self._output, self._out_shape, self._storage)
 
-    def check(self) -> Checked:
-        """Launch once and compare; every row where the reference is affordable, else a sample."""
+    def check(self, reference_mads: int = REFERENCE_MADS) -> Checked:
+        """Launch once and compare; every row where the reference is affordable, else a sample.
+
+        Args:
+            reference_mads: multiply-adds that the reference may take.
+        """
         out = self.output()
         got = decode(out, self.config.out_dtype)
         poison = np.frombuffer(bytes([POISON] * self._storage.itemsize), self._storage)[0]
         worst = error = norm = 0.0
         rows = 0
-        for index, exact, size in self._references():
+        for index, exact, size in self._references(reference_mads):
             wrong = np.abs(got[index] - exact)
             bound = UNIT_ROUNDOFF[self.config.out_dtype] * np.abs(exact) + (
                 ACCUMULATION[self.config.tiling.mma.dtype] * size + 2.0**-24
@@ -197,12 +217,14 @@ class GemmRun:
             grid_clusters=self.bound.grid_clusters,
         )
 
-    def _references(self) -> Iterator[tuple[Any, NDArray[np.float64], NDArray[np.float64]]]:
+    def _references(
+        self, mads: int
+    ) -> Iterator[tuple[Any, NDArray[np.float64], NDArray[np.float64]]]:
         """For some rows of each group: where they lie in D, their exact values, the sum of magnitudes."""
         case, dtype = self.case, self.config.tiling.mma.dtype
         c, bias = self.arrays.get("c"), self.arrays.get("bias")
         for (group, first), a, b in self._operands():
-            chosen = _some_rows(a.shape[0], a.shape[1], len(b), self._shape.groups)
+            chosen = _some_rows(len(a), mads // max(1, a.shape[1] * len(b) * self._shape.groups))
             left, right = decode(a[chosen], dtype), decode(b, dtype)
             exact = case.alpha * (left @ right.T)
             size = abs(case.alpha) * (np.abs(left) @ np.abs(right).T)
@@ -230,7 +252,6 @@ class GemmRun:
                 yield (group, 0), a[group], b[group]
 
 
-def _some_rows(rows: int, depth: int, columns: int, groups: int) -> NDArray[np.int64]:
+def _some_rows(rows: int, most: int) -> NDArray[np.int64]:
     """All rows of a group, or as many spread evenly, first and last among them, as are affordable."""
-    most = max(2, REFERENCE_MADS // max(1, depth * columns * groups))
-    return np.unique(np.linspace(0, rows - 1, min(rows, most)).astype(np.int64))
+    return np.unique(np.linspace(0, rows - 1, min(rows, max(2, most))).astype(np.int64))
