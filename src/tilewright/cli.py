@@ -13,6 +13,8 @@ from typing import Annotated
 import typer
 
 from tilewright import __version__
+from tilewright.cli_bench import bench_app, calibrate, check_app
+from tilewright.cli_emit import emit_app
 from tilewright.cli_options import (
     BudgetOption,
     BusyOption,
@@ -28,13 +30,17 @@ from tilewright.errors import BadInput, TilewrightError
 
 app = typer.Typer(
     name="tilewright",
-    help="Plan cluster-persistent GPU kernels: an auditable decision from a workload and a device.",
+    help="Plan and emit cluster-persistent GPU kernels: an auditable decision from a workload and a device.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 app.add_typer(plan_app, name="plan")
+app.add_typer(emit_app, name="emit")
+app.add_typer(check_app, name="run")
+app.add_typer(bench_app, name="bench")
+app.command()(calibrate)
 app.add_typer(run_app)  # its commands stand beside the others
 
 
@@ -134,7 +140,8 @@ def _sizes(text: str) -> list[int]:
 @app.command()
 def simulate(
     costs: Annotated[
-        str, typer.Argument(help="CSV with one column cost_cycles or cost_us, or 594x20000,30x90000.")
+        str,
+        typer.Argument(help="CSV with one column cost_cycles or cost_us, or 594x20000,30x90000."),
     ],
     device: Annotated[
         str | None, typer.Option("--device", "-d", help="Device or TOML file.")

@@ -1,10 +1,15 @@
-"""The `plan` commands: one a kind of problem."""
+"""The `plan` commands: one a kind of problem.
+
+Each kind has a reader, a function whose parameters are the options that say the problem; `add_command` joins
+it to what is done with the problem, here `plan`, in `cli_emit` emit.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -29,6 +34,8 @@ from tilewright.cli_options import (
 from tilewright.errors import BadInput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tilewright.device import Device
     from tilewright.draft import Options
     from tilewright.problem import Workload
@@ -38,6 +45,35 @@ plan_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+
+class Asked(NamedTuple):
+    """What the options of a command say: the problem, the device's name, what the user fixed."""
+
+    problem: Workload
+    device: str
+    options: Options
+
+
+def add_command(
+    group: typer.Typer, name: str, read: Callable[..., Asked], finish: Callable[..., None]
+) -> None:
+    """A command with the options of both: `read` makes what is asked, `finish` does it."""
+    readers = inspect.signature(read, eval_str=True).parameters
+    finishers = dict(inspect.signature(finish, eval_str=True).parameters)
+    finishers.pop("asked")
+
+    def command(**given: object) -> None:
+        asked = read(**{option: given[option] for option in readers})
+        finish(asked, **{option: given[option] for option in finishers})
+
+    options = [
+        option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for option in (*readers.values(), *finishers.values())
+    ]
+    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    command.__doc__ = read.__doc__
+    group.command(name)(command)
 
 
 def _options(
@@ -66,18 +102,17 @@ def _options(
 
 
 def _plan(
-    problem: Workload,
-    device: str,
-    options: Options,
-    as_json: bool,
-    markdown: bool,
-    verify: bool,
-    costs: Path | None,
+    asked: Asked,
+    as_json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    verify: VerifyOption = False,
+    costs: CostsOption = None,
 ) -> None:
     """What every `plan` command does with its problem."""
     from tilewright.device import load
     from tilewright.plan import draft_of, make_plan
 
+    problem, device, options = asked
     chip = load(device)
     if verify:
         _verify(problem, chip, options, as_json)
@@ -124,8 +159,7 @@ def _write(path: Path, text: str) -> None:
         raise BadInput(f"{path} cannot be written: {error.strerror}", given=path) from None
 
 
-@plan_app.command("gemm")
-def plan_gemm(
+def read_gemm(
     m: Annotated[int, typer.Option(help="Rows of A and D.")],
     n: Annotated[int, typer.Option(help="Rows of B, columns of D.")],
     k: Annotated[int, typer.Option(help="Columns of A and B.")],
@@ -150,11 +184,7 @@ def plan_gemm(
     swap: SwapOption = True,
     scheduler: SchedulerOption = None,
     clc_depth: DepthOption = 1,
-    as_json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    verify: VerifyOption = False,
-    costs: CostsOption = None,
-) -> None:
+) -> Asked:
     """A dense or batched GEMM: D[m, n] = A[m, k] . B[n, k]."""
     from tilewright.problem import Gemm
 
@@ -172,11 +202,10 @@ def plan_gemm(
         }
     )
     options = _options(cluster, cta_group, tile, busy_sms, sm_budget, swap, scheduler, clc_depth)
-    _plan(problem, device, options, as_json, markdown, verify, costs)
+    return Asked(problem, device, options)
 
 
-@plan_app.command("grouped-gemm")
-def plan_grouped(
+def read_grouped(
     counts: Annotated[
         str, typer.Option(help="Ragged extents: 1528,3516,508 or a CSV or JSON file of one list.")
     ],
@@ -198,11 +227,7 @@ def plan_grouped(
     swap: SwapOption = True,
     scheduler: SchedulerOption = None,
     clc_depth: DepthOption = 1,
-    as_json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    verify: VerifyOption = False,
-    costs: CostsOption = None,
-) -> None:
+) -> Asked:
     """A grouped GEMM (MoE): one GEMM a group, ragged along M or along K."""
     from tilewright.problem import GroupedGemm, parse_integers
 
@@ -221,11 +246,10 @@ def plan_grouped(
         }
     )
     options = _options(cluster, cta_group, tile, busy_sms, sm_budget, swap, scheduler, clc_depth)
-    _plan(problem, device, options, as_json, markdown, verify, costs)
+    return Asked(problem, device, options)
 
 
-@plan_app.command("attention")
-def plan_attention(
+def read_attention(
     seqlens: Annotated[
         str, typer.Option(help="Query lengths: 100,200,4096 or a CSV or JSON file of one list.")
     ],
@@ -244,11 +268,7 @@ def plan_attention(
     sm_budget: BudgetOption = None,
     scheduler: SchedulerOption = None,
     clc_depth: DepthOption = 1,
-    as_json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    verify: VerifyOption = False,
-    costs: CostsOption = None,
-) -> None:
+) -> Asked:
     """Attention forward over sequences of their own lengths."""
     from tilewright.problem import Attention, parse_dtype, parse_integers
 
@@ -265,13 +285,13 @@ def plan_attention(
         }
     )
     options = _options(cluster, None, None, busy_sms, sm_budget, True, scheduler, clc_depth)
-    _plan(problem, device, options, as_json, markdown, verify, costs)
+    return Asked(problem, device, options)
 
 
-@plan_app.command("tiles")
-def plan_tiles(
+def read_tiles(
     file: Annotated[
-        str, typer.Argument(help="CSV with one column cost_cycles or cost_us, or 594x20000,30x90000.")
+        str,
+        typer.Argument(help="CSV with one column cost_cycles or cost_us, or 594x20000,30x90000."),
     ],
     device: DeviceOption,
     cluster: Annotated[str, typer.Option("--cluster", help="x,y,z in CTAs.")] = "1,1,1",
@@ -282,11 +302,7 @@ def plan_tiles(
     sm_budget: BudgetOption = None,
     scheduler: SchedulerOption = None,
     clc_depth: DepthOption = 1,
-    as_json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    verify: VerifyOption = False,
-    costs: CostsOption = None,
-) -> None:
+) -> Asked:
     """A list of tile costs: which scheduler, what residency, what tail."""
     from tilewright.problem import TileList, parse_costs
 
@@ -300,4 +316,15 @@ def plan_tiles(
         }
     )
     options = _options(None, None, None, busy_sms, sm_budget, True, scheduler, clc_depth)
-    _plan(problem, device, options, as_json, markdown, verify, costs)
+    return Asked(problem, device, options)
+
+
+READERS: dict[str, Callable[..., Asked]] = {
+    "gemm": read_gemm,
+    "grouped-gemm": read_grouped,
+    "attention": read_attention,
+    "tiles": read_tiles,
+}
+
+for _name, _read in READERS.items():
+    add_command(plan_app, _name, _read, _plan)

@@ -143,7 +143,7 @@ COUNTS = (
     (64,) * 70,
     (2000, 17),
 )
-K_COUNTS = ((0, 64), (128, 0, 64, 256), (64, 64, 64), (0, 0, 128), (576,))
+K_COUNTS = ((0, 64), (128, 0, 48, 256), (16, 64, 80), (0, 0, 144), (576,), (0, 0))
 
 
 def dense(variants: list[Variant]) -> Iterator[Case]:
@@ -162,15 +162,15 @@ def dense(variants: list[Variant]) -> Iterator[Case]:
         yield Case(f"R{around:+} by {label(variant)}", variant, problem, around=around)
 
 
-def grouped(variants: list[Variant], *, k_step: int) -> Iterator[Case]:
-    """Groups along M through variants in turn, and along K where stages are whole."""
+def grouped(variants: list[Variant]) -> Iterator[Case]:
+    """Groups along M through variants in turn; along K in steps of one instruction, 32 bytes."""
     turn = itertools.cycle(variants)
     for counts, n in itertools.product(COUNTS, (8, 257, 300, 512, 1000, 1024, 2048)):
         variant = next(turn)
         problem = GemmCase(0, n, 256, counts=counts)
         yield Case(f"m {counts[:4]}x{n} by {label(variant)}", variant, problem, "m")
     for counts, variant in itertools.product(K_COUNTS, variants):
-        step = max(k_step, 128 * 8 // DTYPES[variant.dtype].bits)
+        step = 32 * 8 // DTYPES[variant.dtype].bits
         whole = tuple(round_up(count, step) for count in counts)
         problem = GemmCase(200, 264, 0, counts=whole)
         yield Case(f"k {whole} by {label(variant)}", variant, problem, "k")
@@ -189,7 +189,7 @@ def label(variant: Variant) -> str:
 
 SUITES: dict[str, list[Case]] = {
     "wgmma": list(dense(WGMMA)),
-    "wgmma grouped": list(grouped([v for v in WGMMA if not v.has_c], k_step=64)),
+    "wgmma grouped": list(grouped([v for v in WGMMA if not v.has_c])),
     "portable": list(dense(PORTABLE)),
-    "portable grouped": list(grouped([v for v in PORTABLE if not v.has_c], k_step=64)),
+    "portable grouped": list(grouped([v for v in PORTABLE if not v.has_c])),
 }

@@ -124,7 +124,10 @@ def test_errors_are_the_compiler_s_own(
         compile_source(source, "k.cu", arch, options)
 
 
-def test_command_writes_both_forms_for_each_arch(tmp_path: Path) -> None:
+def test_command_writes_both_forms_for_each_arch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")  # a narrow table is written as a list
     file = tmp_path / "reverse.cu"
     file.write_text(REVERSE)
     out = tmp_path / "out"

@@ -87,12 +87,13 @@ def operand_maps(config: GemmConfig, shape: GemmShape) -> tuple[TensorMapSpec, T
     tile, (cluster_m, cluster_n, _) = config.tiling.cta_tile, config.tiling.cluster_shape
     of_a, of_b = (shape.m, shape.n) if not config.swap_ab else (shape.n, shape.m)
     shared_by_groups = {"m": "a", "n": "b", "k": "ab", "none": ""}[config.ragged]
-    row_bytes = shape.k * bits // 8
+    k = shape.k or ALIGNMENT * 8 // bits  # without any k no tile has a step: the map is never used
+    row_bytes = k * bits // 8
 
     def make(name: str, rows: int, share: int) -> TensorMapSpec:
         return TensorMapSpec(
             config.tiling.mma.dtype,
-            (shape.k, rows, 1 if name in shared_by_groups else shape.groups),
+            (k, rows, 1 if name in shared_by_groups else shape.groups),
             (row_bytes, rows * row_bytes),
             (tile.k, share, 1),
             128,

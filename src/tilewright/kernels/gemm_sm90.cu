@@ -122,6 +122,7 @@ __device__ __forceinline__ void multiply(
         wgmma_fence();
 #pragma unroll
         for (int part = 0; part < tile_k / mma_k; ++part) {
+            if (ragged == Ragged::k && done + part * mma_k >= k) break;  // the next group's columns
 #pragma unroll
             for (int block = 0; block < blocks; ++block) {
                 Wgmma<input, tile_n>::mma(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tilewright.errors import BadInput
+from tilewright.errors import BadInput, NoFit, Unsupported
 from tilewright.run.bindings import CudaFailed, call, import_driver, import_nvrtc
 
 if TYPE_CHECKING:
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from numpy.typing import NDArray
+
+UNREADABLE = (
+    "CUDA_ERROR_INVALID_IMAGE",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+)
+"""What cuModuleLoadData says of a cubin from a newer toolkit, or for another architecture."""
 
 WARM_UPS = 2
 SAMPLES = 9
@@ -101,8 +108,23 @@ class Gpu:
         return int(call(self._driver.cuDeviceGetAttribute, which, self._device))
 
     def load(self, cubin: bytes) -> Callable[[str], Any]:
-        """Load a cubin; the answer finds kernels in it by name."""
-        module = call(self._driver.cuModuleLoadData, cubin)
+        """Load a cubin; the answer finds kernels in it by name.
+
+        Raises:
+            Unsupported: the driver cannot read what this toolkit wrote.
+        """
+        try:
+            module = call(self._driver.cuModuleLoadData, cubin)
+        except CudaFailed as error:
+            if error.given not in UNREADABLE:
+                raise
+            raise Unsupported(
+                f"driver {self.driver_version} cannot load a cubin of NVRTC {self.toolkit} ({error.given}); "
+                "install a driver of that CUDA version, or an NVRTC of the driver's: "
+                "pip install 'nvidia-cuda-nvrtc<=DRIVER'",
+                given=self.toolkit,
+                nearest=self.driver_version,
+            ) from None
         self._modules.append(module)
         return lambda name: call(self._driver.cuModuleGetFunction, module, name.encode())
 
@@ -118,8 +140,22 @@ class Gpu:
                 call(self._driver.cuFuncSetAttribute, kernel, which, value)
 
     def allocate(self, size_bytes: int) -> int:
-        """Device memory, freed with the context."""
-        pointer = int(call(self._driver.cuMemAlloc, size_bytes))
+        """Device memory, freed with the context.
+
+        Raises:
+            NoFit: there is not so much.
+        """
+        try:
+            pointer = int(call(self._driver.cuMemAlloc, size_bytes))
+        except CudaFailed as error:
+            if error.given != "CUDA_ERROR_OUT_OF_MEMORY":
+                raise
+            raise NoFit(
+                f"{size_bytes} bytes of device memory are needed; {self.free_bytes} of {self.memory_bytes} "
+                f"on {self.name} are free",
+                given=size_bytes,
+                allowed=str(self.free_bytes),
+            ) from None
         self._allocated.append(pointer)
         return pointer
 
