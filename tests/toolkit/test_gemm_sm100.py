@@ -8,33 +8,31 @@ a kernel that CUTLASS's layout types described (0x10200490 and 0x400040400001000
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
+import sys
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from built import barrier_counts, build_gemm, constants, faults, opcodes, operands
+
 from tilewright.device import load
 from tilewright.errors import Unsupported
-from tilewright.kernels.config import GemmConfig
-from tilewright.kernels.source import assemble
+from tilewright.kernels.config import ENTRY, GemmConfig
 from tilewright.problem import OUT_BYTES
 from tilewright.protocol import Protocol, make_protocol, ranks_of
-from tilewright.run.compiler import Compiled, compile_source
 from tilewright.tile_map import Raster, cta_shares
 from tilewright.tiling import make_tiling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from tilewright.run.compiler import Compiled
 
 pytestmark = pytest.mark.toolkit
 
 B200 = load("b200")
-READ_RANK = "const u32 rank = cluster_size > 1 ? cluster_rank() : 0;"
-"""The kernel's only look at its rank."""
 
 
 class Case(NamedTuple):
@@ -130,14 +128,8 @@ PAIR_CLC, _, SINGLE_CLC = LARGE
 
 
 @cache
-def build(case: Case, arch: str = "sm_100a", rank: int | None = None) -> Compiled:
-    """The kernel, with its rank put in for it where one is given: the masks are then constants."""
-    config = case.config()
-    source = assemble(config.kernel, config.render())
-    if rank is not None:
-        assert source.count(READ_RANK) == 1
-        source = source.replace(READ_RANK, f"constexpr u32 rank = {rank};")
-    return compile_source(source, config.kernel, arch, use_cache=False)
+def build(case: Case) -> Compiled:
+    return build_gemm(case.config(), "sm_100a")
 
 
 def protocol_of(case: Case) -> Protocol:
@@ -145,73 +137,11 @@ def protocol_of(case: Case) -> Protocol:
     return make_protocol(config.tiling, case.scheduler, B200, clc_depth=config.schedule_depth)
 
 
-@cache
-def opcodes(case: Case) -> tuple[str, ...]:
-    """The kernel's SASS, an opcode with its modifiers an instruction."""
-    found = build(case)
-    files = metadata.files("nvidia-cuda-nvdisasm") or ()
-    tool = next(str(file.locate()) for file in files if file.stem == "nvdisasm")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.cubin"
-        file.write_bytes(found.cubin)
-        text = subprocess.run(  # noqa: S603
-            [tool, "-c", file], capture_output=True, check=True, text=True
-        ).stdout
-    return tuple(re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@\S+\s+)?([A-Z][\w.]*)", text, re.MULTILINE))
-
-
-def constants(ptx: str) -> Iterator[tuple[str, dict[str, int]]]:
-    """Each line of the PTX with the constants that its registers hold there.
-
-    A register's value is the last number moved into it, and a sum's the distance from the dynamic shared
-    memory's start. The kernel's prologue has no loop around what is read here.
-    """
-    known: dict[str, int] = {}
-    for line in ptx.splitlines():
-        text = line.strip().rstrip(";")
-        if match := re.match(r"mov\.[bu](?:16|32)\s+(%\w+), (-?\d+)$", text):
-            known[match[1]] = int(match[2])
-        elif match := re.match(r"mov\.[bu]32\s+(%\w+), (%\w+)$", text):
-            known[match[1]] = known.get(match[2], 0)
-        elif match := re.match(r"add\.s32\s+(%\w+), (%\w+), (-?\d+)$", text):
-            known[match[1]] = known.get(match[2], 0) + int(match[3])
-        yield text, known
-
-
-def barrier_counts(ptx: str) -> list[int]:
-    """The counts that mbarrier.init is given, in the order of the barriers' addresses."""
-    counts: dict[int, int] = {}
-    for text, known in constants(ptx):
-        if match := re.match(r"mbarrier\.init\S* \[(%\w+)\], (%\w+)$", text):
-            counts[known[match[1]]] = known[match[2]]
-    return [counts[offset] for offset in sorted(counts)]
-
-
-def operands(ptx: str, instruction: str) -> list[int]:
-    """The last operand of each `instruction` that has one behind its address, a constant."""
-    found = []
-    for text, known in constants(ptx):
-        if match := re.match(re.escape(instruction) + r".*, (%?\w+)$", text):
-            found.append(known[match[1]] if match[1].startswith("%") else int(match[1]))
-    return found
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_compiles_without_spills_and_warnings(case: Case) -> None:
-    found = build(case)
-    (use,) = (use for use in found.functions if use.is_kernel)
-    assert use.name == "tilewright_gemm"
-    assert use.spill_store_bytes == use.spill_load_bytes == use.stack_bytes == 0
-    assert use.static_smem_bytes == 0
-    assert use.registers <= case.config().tiling.regs
-    assert "warning" not in found.log.lower(), found.log
-
-
-@pytest.mark.parametrize("case", [PAIR_CLC, TYPES[4], TILES[3], EPILOGUES[3], GROUPED[3]], ids=str)
-def test_compiles_for_b300(case: Case) -> None:
-    found = build(case, "sm_103a")
-    assert all(use.spill_store_bytes == use.stack_bytes == 0 for use in found.functions)
-    assert "warning" not in found.log.lower(), found.log
+    found, tiling = build(case), case.config().tiling
+    assert not faults(found, ENTRY, tiling.threads)
+    assert all(use.registers <= tiling.regs for use in found.functions)
 
 
 @pytest.mark.parametrize("case", LARGE + SCHEDULED + TILES, ids=str)
@@ -241,7 +171,7 @@ def test_masks_are_the_ledger_s(cluster: tuple[int, int], group: int) -> None:
     protocol = protocol_of(case)
     released, told = (protocol.barrier(name).signals[0].targets for name in ("empty", "acc_full"))
     for share in shares:
-        ptx = build(case, rank=share.rank).ptx
+        ptx = build_gemm(case.config(), "sm_100a", share.rank).ptx
         loads = [mask for mask in (share.a_mask, share.b_mask) if len(ranks_of(mask)) > 1]
         assert operands(ptx, "cp.async.bulk.tensor.3d.shared::cluster") == loads
         masks = operands(ptx, f"tcgen05.commit.cta_group::{group}.")
@@ -257,7 +187,7 @@ def test_masks_are_the_ledger_s(cluster: tuple[int, int], group: int) -> None:
 
 @pytest.mark.parametrize("case", LARGE + SCHEDULED + TYPES[4:], ids=str)
 def test_sass_has_the_plan_s_instructions(case: Case) -> None:
-    config, found = case.config(), opcodes(case)
+    config, found = case.config(), opcodes(build(case))
     tiling = config.tiling
     mma = "UTCQMMA" if case.dtype.startswith("fp8") else "UTCHMMA"
     pair = ".2CTA" if case.group == 2 else ""

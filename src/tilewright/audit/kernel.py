@@ -1,0 +1,247 @@
+"""One kernel as the rules see it: instructions by kind, values, who executes them, barriers by object.
+
+A barrier object is a ring: neighbouring mbarriers that are initialised alike and walked by one index. An
+instruction names the whole ring where its slot is not known, one slot where it is. Everything here says
+"unknown" with None; a rule that needs it yields `NotDecided`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.ptx.finding import Finding, NotDecided
+from tilewright.ptx.flow import Flow, Op, constant
+from tilewright.ptx.values import Shape, Value, Values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tilewright.ptx.finding import Severity
+    from tilewright.ptx.nodes import Directive, Function, Module
+    from tilewright.ptx.source import Span
+
+MBARRIER_BYTES = 8
+THREADS_ASSUMED = 128
+"""Of a kernel that says nothing about its block: enough to tell one lane from one warp from all."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller adds to the text.
+
+    Attributes:
+        cluster, block: launch facts for kernels that do not carry them.
+        ptx_isa: text of the ISA to judge by where versions differ.
+        strict: what shipping code does against the letter is an error.
+    """
+
+    cluster: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    ptx_isa: tuple[int, int] = (9, 1)
+    strict: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Ring:
+    """Neighbouring mbarriers that one index walks.
+
+    Attributes:
+        base: shared symbol.
+        start: offset of the first slot.
+        slots: how many; None where the initialisation is a loop of unknown length.
+        count: arrivals a phase that they are initialised with; None when it is not a constant.
+        inits: the instructions that initialise them.
+    """
+
+    base: str
+    start: int
+    slots: int | None
+    count: int | None
+    inits: tuple[Op, ...]
+
+    @property
+    def name(self) -> str:
+        """How a reader finds it: the symbol, and the offset in dynamic shared memory."""
+        symbol = self.base.partition(":")[2]
+        return f"{symbol}+{self.start}" if self.start else symbol
+
+    def holds(self, value: Value) -> bool:
+        """Whether an address is in the ring."""
+        offset = value.single
+        if value.base != self.base or offset is None:
+            return False
+        if self.slots is None:
+            return offset >= self.start
+        return self.start <= offset < self.start + MBARRIER_BYTES * self.slots
+
+
+@dataclass
+class Kernel:
+    """A function with a body, its launch shape, and what is derived from them."""
+
+    module: Module
+    function: Function
+    options: Options = field(default_factory=Options)
+
+    @cached_property
+    def flow(self) -> Flow:
+        """Its control flow."""
+        return Flow(self.function, self.module)
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Cluster and block: of the directives, else of the options, else assumed."""
+        cluster = self._triple(".reqnctapercluster") or self.options.cluster
+        block = self._triple(".reqntid") or self.options.block or self._triple(".maxntid")
+        return Shape(
+            cluster or (1, 1, 1),
+            block or (THREADS_ASSUMED, 1, 1),
+            cluster_known=cluster is not None,
+            block_known=self._triple(".reqntid") is not None or self.options.block is not None,
+        )
+
+    @cached_property
+    def values(self) -> Values:
+        """What its registers hold."""
+        return Values(self.flow, self.shape)
+
+    def _triple(self, name: str) -> tuple[int, int, int] | None:
+        found = self.function.directive(name)
+        if found is None:
+            return None
+        numbers = [constant(argument) or 1 for argument in found.arguments]
+        return tuple((*numbers, 1, 1, 1)[:3])  # type: ignore[return-value]
+
+    def directive(self, name: str) -> Directive | None:
+        """A performance directive of the function."""
+        return self.function.directive(name)
+
+    # --- instructions ----------------------------------------------------------------------------
+
+    def ops(self, *entries: str) -> list[Op]:
+        """Instructions of these entries of the opcode table, longer ones included, in order."""
+        return [op for op in self.flow.ops if op.is_a(*entries)]
+
+    def indices(self, ops: Iterable[Op]) -> set[int]:
+        """Their places in the line."""
+        return {op.index for op in ops}
+
+    def value(self, op: Op, role: str) -> Value | None:
+        """What an operand holds, by its role; None where the instruction has none."""
+        operand = op.role(role)
+        return None if operand is None else self.values.of(operand, op)
+
+    def threads(self, op: Op) -> tuple[np.ndarray, bool]:
+        """Threads that may execute it, (ranks, threads) of bool, and whether nothing unknown decides besides."""
+        return self.values.executes(op)
+
+    def per_cta(self, op: Op) -> list[int]:
+        """Threads of each CTA that may execute it."""
+        return [int(row.sum()) for row in self.threads(op)[0]]
+
+    def ranks(self, op: Op) -> list[int]:
+        """CTA ranks in which some thread may execute it."""
+        return [rank for rank, count in enumerate(self.per_cta(op)) if count]
+
+    def together(self, a: Op, b: Op) -> bool:
+        """Whether some thread may execute both."""
+        return bool(np.any(self.threads(a)[0] & self.threads(b)[0]))
+
+    # --- barriers ---------------------------------------------------------------------------------
+
+    @cached_property
+    def rings(self) -> tuple[Ring, ...]:
+        """Every initialised barrier object."""
+        sites: dict[str, dict[int, list[Op]]] = {}
+        loops: set[tuple[str, int]] = set()
+        for op in self.ops("mbarrier.init"):
+            value = self.value(op, "mbar")
+            if value is None or not value.base or value.single is None:
+                continue
+            sites.setdefault(value.base, {}).setdefault(value.single, []).append(op)
+            if value.unknown:
+                loops.add((value.base, value.single))
+        walked = self._walked()
+        return tuple(
+            ring for base, at in sites.items() for ring in self._split(base, at, loops, walked)
+        )
+
+    def _walked(self) -> set[tuple[str, int]]:
+        """Offsets from which an unknown index walks: where a ring begins."""
+        found = set()
+        for op in self.flow.ops:
+            value = self.value(op, "mbar") if "mbar" in op.roles else None
+            if value is not None and value.base and value.unknown and value.single is not None:
+                found.add((value.base, value.single))
+        return found
+
+    def _split(
+        self,
+        base: str,
+        at: dict[int, list[Op]],
+        loops: set[tuple[str, int]],
+        walked: set[tuple[str, int]],
+    ) -> Iterable[Ring]:
+        run: list[int] = []
+        for offset in [*sorted(at), None]:
+            begins = (
+                offset is None
+                or not run
+                or offset != run[-1] + MBARRIER_BYTES
+                or (base, offset) in walked
+                or self._count(at[offset][0]) != self._count(at[run[0]][0])
+            )
+            if begins and run:
+                inits = tuple(op for each in run for op in at[each])
+                endless = (base, run[-1]) in loops
+                yield Ring(
+                    base, run[0], None if endless else len(run), self._count(inits[0]), inits
+                )
+                run = []
+            if offset is not None:
+                run.append(offset)
+
+    def _count(self, init: Op) -> int | None:
+        value = self.value(init, "count")
+        return None if value is None else value.number()
+
+    def ring(self, op: Op, role: str = "mbar") -> Ring | None:
+        """The barrier object that an instruction names; None when its address is not understood."""
+        value = self.value(op, role)
+        if value is None or not value.base:
+            return None
+        fitting = [ring for ring in self.rings if ring.holds(value)]
+        return max(fitting, key=lambda ring: ring.start) if fitting else None
+
+    def of_ring(self, ring: Ring, *entries: str) -> list[Op]:
+        """Instructions of these entries on one barrier object."""
+        return [op for op in self.ops(*entries) if self.ring(op) is ring]
+
+    # --- findings ---------------------------------------------------------------------------------
+
+    def finding(
+        self,
+        rule: str,
+        message: str,
+        at: Op | Span,
+        other: Op | Span | None = None,
+        other_says: str = "",
+        severity: Severity = "error",
+    ) -> Finding:
+        """A finding at an instruction."""
+        return Finding(
+            rule, severity, message, _span(at), self.function.name,
+            None if other is None else _span(other), other_says,
+        )  # fmt: skip
+
+    def undecided(self, rule: str, why: str, at: Op | Span) -> NotDecided:
+        """A rule that could not be applied here."""
+        return NotDecided(rule, why, _span(at), self.function.name)
+
+
+def _span(at: Op | Span) -> Span:
+    return at.span if isinstance(at, Op) else at
