@@ -14,12 +14,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilewright.kernels.config import GemmConfig
 from tilewright.kernels.source import assemble
 from tilewright.run.compiler import Compiled, compile_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tilewright.kernels.config import GemmConfig
 
 RANK_READS = {
     "const u32 rank = cluster_size > 1 ? cluster_rank() : 0;": "constexpr u32 rank = {};",

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import shutil
-import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from built import build_gemm, opcodes
+
 from tilewright.device import load
 from tilewright.errors import Unsupported
 from tilewright.kernels.abi import GemmShape, pack_arguments
-from tilewright.kernels.config import PORTABLE_TILES, GemmConfig
+from tilewright.kernels.config import GemmConfig
 from tilewright.kernels.source import assemble
 from tilewright.protocol.gemm import mma_sync_parts
-from tilewright.run.compiler import Compiled, CompileFailed, compile_source
+from tilewright.run.compiler import CompileFailed, compile_source
 from tilewright.tile_map import Raster
 from tilewright.tiling import make_tiling
 
@@ -27,45 +29,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.toolkit
 
-ARCHES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 HALF_ROW, FULL_ROW = "a100", "rtx_pro_6000"
 """Devices whose stages have rows of 64 and of 128 bytes."""
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "single": {"scheduler": "single_tile", "out_dtype": "fp32"},
-    "ragged m": {"ragged": "m", "max_groups": 64},
-    "ragged k": {"ragged": "k", "max_groups": 9, "out_dtype": "fp32", "has_c": True},
-    "swapped": {"swap_ab": True, "has_c": True, "has_bias": True},
-    "swapped, ragged": {"swap_ab": True, "ragged": "n", "max_groups": 300, "out_dtype": "fp32"},
-    "unaligned": {"store_by_tma": False, "has_c": True, "has_bias": True, "out_dtype": "fp16"},
-}
-
-# every architecture, type, row, tile and option at least twice
-MATRIX = [
-    ("sm_80", "bf16", HALF_ROW, (128, 256), "plain"),
-    ("sm_80", "fp16", HALF_ROW, (256, 128), "swapped"),
-    ("sm_80", "bf16", HALF_ROW, (128, 128), "swapped, ragged"),
-    ("sm_80", "fp16", HALF_ROW, (64, 64), "unaligned"),
-    ("sm_80", "bf16", HALF_ROW, (64, 128), "ragged k"),
-    ("sm_80", "fp16", HALF_ROW, (128, 64), "single"),
-    ("sm_80", "bf16", HALF_ROW, (128, 256), "unaligned"),
-    ("sm_86", "fp16", FULL_ROW, (128, 128), "plain"),
-    ("sm_86", "bf16", FULL_ROW, (128, 256), "swapped"),
-    ("sm_89", "fp8_e4m3", FULL_ROW, (128, 256), "plain"),
-    ("sm_89", "fp8_e5m2", FULL_ROW, (256, 128), "swapped, ragged"),
-    ("sm_89", "bf16", FULL_ROW, (64, 64), "ragged m"),
-    ("sm_90", "bf16", HALF_ROW, (256, 128), "ragged k"),
-    ("sm_90", "fp16", FULL_ROW, (128, 128), "swapped"),
-    ("sm_90", "fp8_e4m3", FULL_ROW, (64, 128), "unaligned"),
-    ("sm_100", "bf16", FULL_ROW, (128, 256), "unaligned"),
-    ("sm_100", "fp8_e5m2", FULL_ROW, (128, 64), "ragged m"),
-    ("sm_100", "fp16", HALF_ROW, (256, 128), "single"),
-    ("sm_120", "bf16", FULL_ROW, (128, 128), "plain"),
-    ("sm_120", "fp8_e4m3", FULL_ROW, (256, 128), "ragged k"),
-    ("sm_120", "fp16", FULL_ROW, (64, 128), "swapped, ragged"),
-    ("sm_120", "bf16", FULL_ROW, (256, 128), "swapped"),
-]
 
 
 def tiling_for(device: str, dtype: str, tile: tuple[int, int], stages: int | None = None) -> Tiling:
@@ -77,50 +42,10 @@ def config_for(device: str, dtype: str, tile: tuple[int, int], **options: Any) -
     return GemmConfig(tiling_for(device, dtype, tile), Raster("m", 8), scheduler, **options)
 
 
-def build(config: GemmConfig, arch: str) -> Compiled:
-    source = assemble(config.kernel, config.render())
-    return compile_source(source, config.kernel, arch, use_cache=False)
-
-
-def assert_clean(found: Compiled) -> None:
-    (use,) = found.functions
-    assert use.spill_store_bytes == use.spill_load_bytes == use.stack_bytes == 0
-    assert use.static_smem_bytes == 0
-    assert not re.search(r"ptxas.*warning|C75\d\d", found.log), found.log
-
-
-def disassemble(found: Compiled, folder: Path) -> list[str]:
-    """Instructions without their addresses."""
-    spec = importlib.util.find_spec("nvidia")
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    installed = [Path(path) / "cu13" / "bin" / "nvdisasm" for path in folders]
-    program = next((str(p) for p in installed if p.exists()), shutil.which("nvdisasm"))
-    if program is None:
-        pytest.skip("no nvdisasm")
-    file = folder / "kernel.cubin"
-    file.write_bytes(found.cubin)
-    done = subprocess.run([program, "-c", str(file)], capture_output=True, text=True, check=True)  # noqa: S603
-    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", done.stdout)
-
-
-@pytest.mark.parametrize(("arch", "dtype", "device", "tile", "options"), MATRIX)
-def test_compiles_without_spills(
-    arch: str, dtype: str, device: str, tile: tuple[int, int], options: str
-) -> None:
-    config = config_for(device, dtype, tile, **OPTIONS[options])
-    found = build(config, arch)
-    assert_clean(found)
-    assert found.functions[0].registers * config.tiling.threads <= 65_536
-
-
-def test_the_matrix_leaves_nothing_out() -> None:
-    assert {row[0] for row in MATRIX} == set(ARCHES)
-    assert {row[3] for row in MATRIX} == set(PORTABLE_TILES)
-    assert {row[4] for row in MATRIX} == set(OPTIONS)
-
-
 def test_ampere_gets_ampere_s_instructions() -> None:
-    ptx = build(config_for(HALF_ROW, "bf16", (128, 128), ragged="m", max_groups=8), "sm_80").ptx
+    ptx = build_gemm(
+        config_for(HALF_ROW, "bf16", (128, 128), ragged="m", max_groups=8), "sm_80"
+    ).ptx
     for there in (
         "cp.async.cg.shared.global",
         "ldmatrix.sync.aligned.m8n8.x4",
@@ -134,16 +59,16 @@ def test_ampere_gets_ampere_s_instructions() -> None:
 
 def test_fp8_needs_ada() -> None:
     config = config_for(FULL_ROW, "fp8_e4m3", (128, 128))
-    assert "m16n8k32.row.col.f32.e4m3.e4m3.f32" in build(config, "sm_89").ptx
+    assert "m16n8k32.row.col.f32.e4m3.e4m3.f32" in build_gemm(config, "sm_89").ptx
     with pytest.raises(CompileFailed, match="sm_89"):
-        build(config, "sm_86")
+        build_gemm(config, "sm_86")
 
 
 @pytest.mark.parametrize("stages", [2, 3, 6])
 def test_the_ring_waits_as_the_ledger_says(stages: int) -> None:
     tiling = tiling_for(HALF_ROW, "bf16", (128, 256), stages)
     config = GemmConfig(tiling, Raster("n", 4), "static")
-    ptx = build(config, "sm_80").ptx
+    ptx = build_gemm(config, "sm_80").ptx
     parts = mma_sync_parts(tiling)
     (groups,) = (sync for sync in parts.syncs if sync.name == "cp_async_group")
     left = re.match(r"cp\.async\.wait_group (\d+)", groups.how)
@@ -155,14 +80,11 @@ def test_the_ring_waits_as_the_ledger_says(stages: int) -> None:
     assert config.smem_bytes == tiling.smem_bytes
 
 
-def test_the_k_loop_is_multiplications(tmp_path: Path) -> None:
+def test_the_k_loop_is_multiplications() -> None:
     """A warp's 64x64 of 128x256 in a stage of K = 32: 4 x 8 instructions, twice; fragments of 8 KiB."""
-    found = build(config_for(HALF_ROW, "bf16", (128, 256)), "sm_80")
-    code = disassemble(found, tmp_path)
-    opcodes = [re.sub(r"^@!?U?P\d+ ", "", line).split()[0] for line in code]
-    first = next(i for i, opcode in enumerate(opcodes) if opcode.startswith("HMMA"))
-    last = max(i for i, opcode in enumerate(opcodes) if opcode.startswith("HMMA"))
-    loop = opcodes[first : last + 1]
+    code = opcodes(build_gemm(config_for(HALF_ROW, "bf16", (128, 256)), "sm_80"))
+    multiplications = [i for i, opcode in enumerate(code) if opcode.startswith("HMMA")]
+    loop = code[multiplications[0] : multiplications[-1] + 1]
     assert sum(opcode == "HMMA.16816.F32.BF16" for opcode in loop) == 64
     assert sum(opcode.startswith("LDSM.16.M88.4") for opcode in loop) == 16
     assert sum(opcode.startswith("LDGSTS") for opcode in loop) == 6, "24 KiB by 256 threads"

@@ -7,6 +7,7 @@ instruction names the whole ring where its slot is not known, one slot where it 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 MBARRIER_BYTES = 8
 THREADS_ASSUMED = 128
 """Of a kernel that says nothing about its block: enough to tell one lane from one warp from all."""
+
+
+_FUNCTION_LOCAL = re.compile(r"^_ZZ.*E(\d+)([A-Za-z_]\w*)$")
+"""A static variable of a function, as C++ compilers mangle it: its own name stands last."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ class Ring:
     def name(self) -> str:
         """How a reader finds it: the symbol, and the offset in dynamic shared memory."""
         symbol = self.base.partition(":")[2]
+        if local := _FUNCTION_LOCAL.search(symbol):
+            symbol = local[2][: int(local[1])]
         return f"{symbol}+{self.start}" if self.start else symbol
 
     def holds(self, value: Value) -> bool:

@@ -1,17 +1,19 @@
-"""Every rule over every kernel of a module."""
+"""Every rule over every kernel of a module, and of a file as its reader knows it."""
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tilewright.audit.contract import KernelContract, compare_with_plan, recover_contract
 from tilewright.audit.kernel import Kernel, Options
+from tilewright.audit.locate import Baseline, Located, Locator, PlaceOf
 from tilewright.audit.rules import RULES
 from tilewright.ptx.finding import Finding, NotDecided
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tilewright.ptx.nodes import Module
 
@@ -64,3 +66,54 @@ def _outcomes(kernels: list[Kernel]) -> Iterator[Finding | NotDecided]:
     for kernel in kernels:
         for each in RULES.values():
             yield from each.check(kernel)
+
+
+@dataclass(frozen=True)
+class Audited:
+    """One file's audit, ready to print.
+
+    Attributes:
+        findings: those that no comment and no baseline silences.
+        not_decided: with their places.
+        differences: between the kernels' contracts and a plan's.
+    """
+
+    findings: tuple[Located, ...]
+    not_decided: tuple[tuple[PlaceOf, NotDecided], ...]
+    contracts: tuple[KernelContract, ...]
+    differences: tuple[str, ...] = ()
+
+
+def audit_text(
+    module: Module,
+    sources: Mapping[str, str],
+    options: Options,
+    baseline: Baseline | None = None,
+    plan: dict[str, Any] | None = None,
+) -> Audited:
+    """Audit a module and put every outcome where its reader finds it.
+
+    Args:
+        sources: texts by file name, the PTX's own among them; see `Locator`.
+        plan: what `tilewright plan --json` printed, to hold the kernels against.
+    """
+    report = audit_module(module, options)
+    locator = Locator(module, sources)
+    located = [locator.locate(finding) for finding in report.findings]
+    kept = [each for each in located if not locator.is_ignored(each)]
+    contracts = tuple(
+        recover_contract(Kernel(module, function, options))
+        for function in module.functions
+        if function.body is not None
+    )
+    differences = [
+        f"{contract.kernel}: {line}"
+        for contract in contracts
+        for line in (compare_with_plan(contract, plan) if plan is not None else ())
+    ]
+    return Audited(
+        tuple((baseline or Baseline(None)).fresh(kept)),
+        tuple((locator.place(each.span), each) for each in report.not_decided),
+        contracts,
+        tuple(differences),
+    )
