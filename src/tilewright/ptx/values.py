@@ -293,11 +293,11 @@ class Values:
     def _broadcast(self, op: Op, rest: list[Value]) -> Value | None:
         """shfl.sync.idx with a constant lane: that lane's value in the whole warp."""
         lane = rest[1].number() if len(rest) > 1 else None
-        if not op.has("idx") or lane is None or not rest[0].known:
+        if not op.has("idx") or lane is None or rest[0].unknown or rest[0].cta is not None:
             return None
         full = np.broadcast_to(rest[0].constant, (self.shape.ranks, max(self.shape.threads, 1)))
         source = np.minimum(np.arange(full.shape[1]) // 32 * 32 + lane, full.shape[1] - 1)
-        return _number_array(full[:, source])
+        return Value(rest[0].base, full[:, source])
 
 
 def defined_by(op: Op) -> list[str]:
