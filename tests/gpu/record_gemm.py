@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from gemm_cases import SUITES, Case
-
 from tilewright.errors import TilewrightError
 from tilewright.run.bindings import CudaFailed
 from tilewright.run.check import GemmRun

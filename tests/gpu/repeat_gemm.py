@@ -14,10 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from gemm_cases import Case, Variant, label
-
 from tilewright.run.check import GemmCase, GemmRun
 from tilewright.run.gemm import GemmKernel
 from tilewright.run.gpu import Gpu

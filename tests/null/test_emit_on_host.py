@@ -1,4 +1,4 @@
-"""The emitted tests themselves, on a "GPU" in host memory (tests/data/host_gpu.py): what they expect is right."""
+"""The emitted tests themselves, on a "GPU" in host memory (tests/support/host_gpu.py): what they expect is right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tilewright import Gemm, GroupedGemm, TileList, load
 from tilewright.emit import emit, emit_tiles
 
-HOST_GPU = Path(__file__).parents[1] / "data" / "host_gpu.py"
+HOST_GPU = Path(__file__).parents[1] / "support" / "host_gpu.py"
 
 
 def run(folder: Path, test: str, capability: str) -> int:

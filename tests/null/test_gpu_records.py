@@ -8,25 +8,21 @@ calibration.json       tilewright calibrate: launches of spinning tiles, and the
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gemm_cases import SUITES
 from tilewright import Gemm, GroupedGemm, load, make_plan
 from tilewright.residency import CtaResources, find_residency
 from tilewright.run.calibrate import CalibrationRecord
 from tilewright.run.check import tile_map
 from tilewright.run.fit import errors_of, fit_overheads
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "data" / "h200"
@@ -37,35 +33,23 @@ def read(name: str) -> Any:
     return json.loads((DATA / name).read_text(encoding="utf-8"))
 
 
-def gemm_cases() -> ModuleType:
-    """tests/gpu/gemm_cases.py, which is not on the path of these tests."""
-    spec = importlib.util.spec_from_file_location("gemm_cases", ROOT / "gpu" / "gemm_cases.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-CASES = gemm_cases()
 CHECKS = read("gemm_checks.json")["suites"]
 BENCH = read("bench.json")
 CALIBRATION = CalibrationRecord.from_json((DATA / "calibration.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("suite", list(CASES.SUITES))
+@pytest.mark.parametrize("suite", list(SUITES))
 def test_every_gemm_case_was_right(suite: str) -> None:
     rows = CHECKS[suite]
-    assert [row["case"] for row in rows] == [case.name for case in CASES.SUITES[suite]]
+    assert [row["case"] for row in rows] == [case.name for case in SUITES[suite]]
     assert len(rows) >= 60
     assert all(row["passed"] and row["worst"] <= 1 for row in rows)
 
 
-@pytest.mark.parametrize("suite", list(CASES.SUITES))
+@pytest.mark.parametrize("suite", list(SUITES))
 def test_launches_had_the_grid_that_the_model_says(suite: str) -> None:
     """Tiles from the tile map, clusters resident from the GPC rule: equal to the driver's."""
-    for row, case in zip(CHECKS[suite], CASES.SUITES[suite], strict=True):
+    for row, case in zip(CHECKS[suite], SUITES[suite], strict=True):
         config = case.config()
         tiling = config.tiling
         if tiling.mma.family == "wgmma":  # the portable kernel has no clusters and other limits

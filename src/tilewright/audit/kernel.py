@@ -10,20 +10,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
+from tilewright.audit.paths import Paths
+from tilewright.audit.reach import Reach
 from tilewright.ptx.finding import Finding, NotDecided
 from tilewright.ptx.flow import Flow, Op, constant
 from tilewright.ptx.values import Shape, Value, Values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tilewright.ptx.finding import Severity
     from tilewright.ptx.nodes import Directive, Function, Module
     from tilewright.ptx.source import Span
+
+T = TypeVar("T")
 
 MBARRIER_BYTES = 8
 THREADS_ASSUMED = 128
@@ -93,6 +97,8 @@ class Kernel:
     module: Module
     function: Function
     options: Options = field(default_factory=Options)
+    _views: dict[object, object] = field(default_factory=dict, init=False, repr=False)
+    _elsewhere: dict[bytes, frozenset[int]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def flow(self) -> Flow:
@@ -115,6 +121,22 @@ class Kernel:
     def values(self) -> Values:
         """What its registers hold."""
         return Values(self.flow, self.shape)
+
+    @cached_property
+    def reach(self) -> Reach:
+        """Where each of its threads can come."""
+        return Reach(self)
+
+    @cached_property
+    def paths(self) -> Paths:
+        """Ways that one kind of thread can take, with the predicates decided on them."""
+        return Paths(self)
+
+    def view(self, make: Callable[[Kernel], T]) -> T:
+        """What a family derives from the kernel for its own rules, made once."""
+        if make not in self._views:
+            self._views[make] = make(self)
+        return cast("T", self._views[make])
 
     def _triple(self, name: str) -> tuple[int, int, int] | None:
         found = self.function.directive(name)
@@ -157,6 +179,16 @@ class Kernel:
     def together(self, a: Op, b: Op) -> bool:
         """Whether some thread may execute both."""
         return bool(np.any(self.threads(a)[0] & self.threads(b)[0]))
+
+    def elsewhere(self, op: Op) -> frozenset[int]:
+        """Instructions that no thread of `op` executes: not on its ways. For `avoid` of `flow.path`."""
+        mine = self.threads(op)[0]
+        key = mine.tobytes()
+        if key not in self._elsewhere:
+            self._elsewhere[key] = frozenset(
+                other.index for other in self.flow.ops if not np.any(mine & self.threads(other)[0])
+            )
+        return self._elsewhere[key]
 
     # --- barriers ---------------------------------------------------------------------------------
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from tilewright.ptx.nodes import Module
 
-FAMILIES = ("clc", "mbarrier", "cluster", "tma", "tcgen05", "wgmma", "launch")
+FAMILIES = (
+    "clc", "clc_loop", "clc_work", "mbarrier", "cluster", "tma", "tma_ring", "tma_store",
+    "tcgen05", "tmem", "mma", "commit", "tensor_order", "wgmma", "launch",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -211,6 +211,10 @@ class Values:
                 return _term(f"{name} by {defs}")
         return first
 
+    def definitions(self, name: str) -> tuple[Op, ...]:
+        """Every instruction that writes a register, wherever it stands."""
+        return tuple(self.flow.ops[i] for i in self._defs.get(name, ()))
+
     def choices(self, name: str, at: int) -> list[Value]:
         """What each definition that reaches `at` gave the register."""
         return [self._result(self.flow.ops[i], name) for i in self.reaching(name, at)]

@@ -1,0 +1,411 @@
+"""Mutants of order: fences, meetings, bulk groups, wgmma groups, TMEM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mutants import Break, Edit, Subject, operator
+
+from tilewright.audit.contract import WAITS
+from tilewright.ptx import print_operand, print_statement
+from tilewright.ptx.flow import constant
+from tilewright.ptx.nodes import Integer, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tilewright.ptx.flow import Op
+
+TMEM_WORK = ("tcgen05.ld", "tcgen05.st", "tcgen05.mma", "tcgen05.cp", "tcgen05.shift")
+MEETINGS = ("barrier.cluster.arrive", "barrier.cluster.wait", "bar.sync", "barrier.sync")
+STORES = ("st", "stmatrix")
+
+
+def _reads_async(subject: Subject) -> list[int]:
+    """Copies out of shared memory, and products that read it."""
+    entries = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.mma_async", "tcgen05.mma")
+    return [
+        op.index
+        for op in subject.kernel.ops(*entries)
+        if "mbar" not in op.roles and op.entry.rpartition(".")[2] not in {"commit_group", "wait_group"}
+    ]
+
+
+def needed_fences(subject: Subject) -> Iterator[tuple[Op, str, str]]:
+    """Fences that no other one covers, whether they stand before a signal or after a wait, and what is lost.
+
+    Left out: a tcgen05 fence that another one follows before any work (after) or that only the last meeting
+    lies behind (before); a proxy fence with no copy behind it; fence.mbarrier_init in front of a meeting
+    that releases.
+    """
+    flow, kernel = subject.flow, subject.kernel
+    work = kernel.indices(kernel.ops(*TMEM_WORK))
+    afters = kernel.indices(kernel.ops("tcgen05.fence::after_thread_sync"))
+    befores = kernel.indices(kernel.ops("tcgen05.fence::before_thread_sync"))
+    arrivals = kernel.indices(kernel.ops("mbarrier.arrive"))
+    for op in flow.ops:
+        at = (op.index,)
+        if op.is_a("tcgen05.fence::after_thread_sync"):
+            if flow.path(at, work, afters):
+                yield op, "after", "TMEM work is not ordered behind the wait"
+        elif op.is_a("tcgen05.fence::before_thread_sync"):
+            from_load = flow.path(kernel.indices(kernel.ops("tcgen05.ld")), at)
+            if from_load and flow.path(at, arrivals, befores):
+                yield op, "before", "TMEM loads are not ordered before the release"
+        elif op.is_a("fence.proxy.async::generic"):
+            side = "before" if op.has("release") else "after"
+            yield op, side, "generic reads of the answer and the next answer's write are not ordered"
+        elif op.is_a("fence.proxy.async"):
+            if flow.path(at, _reads_async(subject)) and _stores_before(subject, op):
+                yield op, "before", "generic stores are not visible to the copy that reads them"
+        elif op.is_a("wgmma.fence"):
+            yield op, "after", "registers are not ordered before wgmma writes them"
+
+
+def _stores_before(subject: Subject, op: Op) -> bool:
+    stores = [o.index for o in subject.kernel.ops(*STORES) if "shared" in o.name]
+    return subject.flow.path(stores, (op.index,))
+
+
+@operator(
+    "CLC-09", "CLU-11", "TMA-15", "TC-12", "TC-13", "WG-01",
+    breaks="race: what the fence orders is no longer ordered",
+)  # fmt: skip
+def drop_fence(subject: Subject) -> Iterator[Break]:
+    """A fence that nothing else covers dropped."""
+    for op, _, lost in needed_fences(subject):
+        yield Break(f"no {op.name}: {lost}", op, subject.drop(op))
+
+
+@operator(
+    "CLC-09", "CLU-11", "TMA-15", "TC-12", "TC-13",
+    breaks="race: a fence on the wrong side of the signal or the wait orders nothing",
+)  # fmt: skip
+def move_fence(subject: Subject) -> Iterator[Break]:
+    """A fence behind the signal that it should precede, or before the wait that it should follow."""
+    for op, side, _ in needed_fences(subject):
+        if side == "before":
+            signal = _first_signal(subject, op)
+            after = subject.next_op(signal) if signal is not None else None
+            if after is not None and signal is not None:
+                edits = subject.drop(op) + subject.before(after, print_statement(op.node))
+                yield Break(f"{op.name} behind {signal.entry} of line {signal.span.line}", op, edits)
+        else:
+            wait = _last_wait(subject, op)
+            if wait is not None:
+                edits = subject.drop(op) + subject.before(wait, print_statement(op.node))
+                yield Break(f"{op.name} before the wait of line {wait.span.line}", op, edits)
+
+
+def _first_signal(subject: Subject, op: Op) -> Op | None:
+    """What hands over behind a fence: an arrival, or a meeting of threads."""
+    behind = subject.flow.ops[op.index + 1 : op.index + 24]
+    return next((o for o in behind if o.is_a("mbarrier.arrive", "bar.sync", "barrier.sync")), None)
+
+
+def _last_wait(subject: Subject, op: Op) -> Op | None:
+    before = subject.flow.ops[max(0, op.index - 24) : op.index]
+    waits = [o for o in before if o.is_a(*WAITS) and subject.flow.dominates(o.index, op.index)]
+    return waits[-1] if waits and op.is_a("tcgen05") else None
+
+
+# --- initialisation and meetings --------------------------------------------------------------------------------------
+
+
+@operator(
+    "MBAR-04", "CLU-03", "CLC-10", "TMA-09",
+    breaks="race: neither the fence nor the meeting publishes the initialised barriers to the cluster",
+)  # fmt: skip
+def unpublished_init(subject: Subject) -> Iterator[Break]:
+    """No fence.mbarrier_init, and the first meeting's arrival relaxed: each alone would still do."""
+    for fence in subject.kernel.ops("fence.mbarrier_init"):
+        meeting = next((o for o in _arrives(subject) if o.index > fence.index), None)
+        if meeting is not None and meeting.has("release"):
+            relaxed = subject.put(meeting, subject.swapped(meeting, "release", "relaxed"))
+            yield Break("barriers initialised but not published", fence, subject.drop(fence) + relaxed)
+
+
+def _arrives(subject: Subject) -> list[Op]:
+    return subject.kernel.ops("barrier.cluster.arrive")
+
+
+def _pairs(subject: Subject) -> Iterator[tuple[Op, Op]]:
+    """Each cluster barrier's arrival and the wait that follows it."""
+    waits = subject.kernel.ops("barrier.cluster.wait")
+    for arrive in _arrives(subject):
+        wait = next((o for o in waits if o.index > arrive.index), None)
+        if wait is not None:
+            yield arrive, wait
+
+
+@operator(
+    "CLC-10", "TMA-09", "TMA-10", "CLU-01", "CLU-02", "WG-05", "TC-19", "TC-07", "MBAR-04", "TC-02",
+    breaks="undefined: a peer is touched before it is known to run or its barriers to be initialised, or after it has left",
+)  # fmt: skip
+def drop_cluster_barrier(subject: Subject) -> Iterator[Break]:
+    """A cluster barrier dropped, both halves."""
+    for arrive, wait in _pairs(subject):
+        yield Break("no cluster barrier", arrive, subject.drop(arrive, wait))
+
+
+@operator("CLU-05", breaks="undefined: a wait without an arrival, or an arrival before the last one was waited for")
+def half_cluster_barrier(subject: Subject) -> Iterator[Break]:
+    """One half of a cluster barrier dropped."""
+    for arrive, wait in _pairs(subject):
+        yield Break("no arrival at the cluster barrier", arrive, subject.drop(arrive))
+        yield Break("no wait at the cluster barrier", wait, subject.drop(wait))
+
+
+@operator("CLU-05", breaks="undefined: a thread arrives twice in one phase of the cluster barrier")
+def double_cluster_arrive(subject: Subject) -> Iterator[Break]:
+    """A cluster barrier's arrival repeated."""
+    for arrive in _arrives(subject):
+        yield Break(
+            "two arrivals at the cluster barrier", arrive,
+            subject.behind(arrive, print_statement(arrive.node)),
+        )  # fmt: skip
+
+
+@operator(
+    "CLC-10", "TMA-09", "TMA-10", "CLU-01", "CLU-02", "WG-05", "MBAR-04", "TC-19", "TC-07",
+    breaks="undefined: a CTA's own barrier says nothing of the peers that are touched before or behind it",
+)  # fmt: skip
+def cta_for_cluster_barrier(subject: Subject) -> Iterator[Break]:
+    """bar.sync for a cluster barrier."""
+    for arrive, wait in _pairs(subject):
+        edits = subject.put(arrive, "bar.sync 0;") + subject.drop(wait)
+        yield Break("the CTA meets, not the cluster", arrive, edits)
+
+
+@operator("CLU-04", breaks="deadlock: only some threads arrive, and the .aligned form wants the whole warp")
+def divergent_cluster_barrier(subject: Subject) -> Iterator[Break]:
+    """A cluster barrier's arrival by every other thread."""
+    for arrive in _arrives(subject):
+        text = (
+            "{ .reg .b32 mutant; .reg .pred some; mov.u32 mutant, %tid.x; and.b32 mutant, mutant, 1; "
+            f"setp.eq.u32 some, mutant, 0; @some {print_statement(arrive.node)} }}"
+        )
+        yield Break("half of each warp arrives at the cluster barrier", arrive, subject.put(arrive, text))
+
+
+def _syncs(subject: Subject) -> list[Op]:
+    """Meetings of threads of a CTA, as far as something races without them."""
+    return [op for op in subject.kernel.ops("bar.sync", "barrier.sync") if _guards(subject, op)]
+
+
+def _guards(subject: Subject, op: Op) -> bool:
+    frees = subject.kernel.indices(subject.kernel.ops("tcgen05.dealloc"))
+    return subject.reaches_work(op) or subject.flow.path((op.index,), frees)
+
+
+@operator(
+    "MBAR-04", "CLU-11", "TMA-15", "TC-07",
+    breaks="race: writers and readers of shared memory, or users and the freeing of TMEM, no longer meet",
+)  # fmt: skip
+def drop_cta_barrier(subject: Subject) -> Iterator[Break]:
+    """A meeting of a CTA's threads dropped."""
+    for op in _syncs(subject):
+        yield Break(f"no {op.name} at barrier {_barrier(op, subject)}", op, subject.drop(op))
+
+
+def _barrier(op: Op, subject: Subject) -> str:
+    value = subject.kernel.value(op, "barrier")
+    number = value.number() if value is not None else None
+    return print_operand(subject.raw(op, "barrier")) if number is None else str(number)
+
+
+@operator("BAR-01", "CLU-04", breaks="deadlock when too many are awaited, race when too few")
+def wrong_threads(subject: Subject) -> Iterator[Break]:
+    """A named barrier for a warp more or less."""
+    for op in _syncs(subject):
+        value = subject.kernel.value(op, "threads")
+        number = value.number() if value is not None else None
+        for wrong in (number + 32, number - 32) if number is not None else ():
+            text = print_statement(subject.with_operand(op, "threads", Integer(wrong, str(wrong))))
+            yield Break(
+                f"{wrong} threads for {number} at barrier {_barrier(op, subject)}", op, subject.put(op, text)
+            )
+
+
+@operator("CLC-15", breaks="race: the elected lane releases the answer before the other lanes have read it")
+def drop_warp_sync(subject: Subject) -> Iterator[Break]:
+    """bar.warp.sync between the lanes' generic reads of an answer and the release by one of them."""
+    flow, kernel = subject.flow, subject.kernel
+    syncs = kernel.ops("bar.warp.sync")
+    others = kernel.indices(syncs)
+    reads = [op for op in kernel.ops("ld") if "shared" in op.name]
+    arrivals = kernel.ops("mbarrier.arrive")
+    for op in syncs:
+        before = any(flow.path((read.index,), (op.index,), others) for read in reads if op.index - read.index < 40)
+        behind = any(
+            flow.path((op.index,), (arrive.index,), others)
+            for arrive in arrivals
+            if 0 < arrive.index - op.index < 16
+        )
+        if before and behind:
+            yield Break("no bar.warp.sync between reads and release", op, subject.drop(op))
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def _fewer(subject: Subject, op: Op) -> Iterator[tuple[int, list[Edit]]]:
+    groups = constant(op.node.operands[0])
+    if groups is not None:
+        yield groups + 1, subject.put(
+            op, print_statement(subject.with_operand(op, "groups", Integer(groups + 1, str(groups + 1))))
+        )
+
+
+@operator("TMA-15", breaks="race: the store still reads shared memory that is written again, or given up at the exit")
+def drop_bulk_wait(subject: Subject) -> Iterator[Break]:
+    """cp.async.bulk.wait_group dropped, or left one more group in flight."""
+    for op in subject.kernel.ops("cp.async.bulk.wait_group"):
+        yield Break("no wait for the stores' reads", op, subject.drop(op))
+        for groups, edits in _fewer(subject, op):
+            yield Break(f"{groups} groups left in flight", op, edits)
+
+
+@operator("TMA-15", breaks="race: a store that no group holds is never waited for")
+def drop_bulk_commit(subject: Subject) -> Iterator[Break]:
+    """cp.async.bulk.commit_group dropped."""
+    for op in subject.kernel.ops("cp.async.bulk.commit_group"):
+        yield Break("the stores are committed to no group", op, subject.drop(op))
+
+
+@operator("WG-02", breaks="race: products that no group holds are never waited for")
+def drop_wgmma_commit(subject: Subject) -> Iterator[Break]:
+    """wgmma.commit_group dropped."""
+    for op in subject.kernel.ops("wgmma.commit_group"):
+        yield Break("the products are committed to no group", op, subject.drop(op))
+
+
+@operator("WG-03", breaks="race: the slot is released, or the accumulators are read, while products are in flight")
+def drop_wgmma_wait(subject: Subject) -> Iterator[Break]:
+    """wgmma.wait_group dropped, or left one more group in flight."""
+    for op in subject.kernel.ops("wgmma.wait_group"):
+        yield Break("no wait for the products", op, subject.drop(op))
+        for groups, edits in _fewer(subject, op):
+            yield Break(f"{groups} groups of products left in flight", op, edits)
+
+
+# --- TMEM -------------------------------------------------------------------------------------------------------------
+
+
+@operator("TC-14", breaks="race: the accumulator is declared free, or its registers are read, before the loads are done")
+def drop_wait_ld(subject: Subject) -> Iterator[Break]:
+    """tcgen05.wait::ld dropped, or behind the release."""
+    for op in subject.kernel.ops("tcgen05.wait::ld"):
+        yield Break("no wait for the loads", op, subject.drop(op))
+        behind = subject.flow.ops[op.index + 1 : op.index + 24]
+        release = next((o for o in behind if o.is_a("mbarrier.arrive")), None)
+        after = subject.next_op(release) if release is not None else None
+        if after is not None:
+            edits = subject.drop(op) + subject.before(after, print_statement(op.node))
+            yield Break("the loads are waited for behind the release", op, edits)
+
+
+@operator("TC-10", breaks="race: a thread's arrival does not wait for the products that it has issued")
+def arrive_for_commit(subject: Subject) -> Iterator[Break]:
+    """mbarrier.arrive for tcgen05.commit."""
+    for op in subject.kernel.ops("tcgen05.commit"):
+        address = print_operand(subject.raw(op, "mbar"))
+        yield Break(
+            f"an arrival for the commit{subject.on(op)}", op,
+            subject.put(op, f"mbarrier.arrive.release.cta.shared::cta.b64 _, {address};"),
+        )  # fmt: skip
+
+
+@operator("MBAR-03", "TC-10", "TC-17", "TC-11", breaks="deadlock: nobody says that the products are complete")
+def drop_commit(subject: Subject) -> Iterator[Break]:
+    """tcgen05.commit dropped."""
+    for op in subject.kernel.ops("tcgen05.commit"):
+        yield Break(f"no commit{subject.on(op)}", op, subject.drop(op))
+
+
+@operator("TC-05", "TC-06", breaks="hang: the columns stay taken, and the next CTA on the SM waits for them")
+def drop_dealloc(subject: Subject) -> Iterator[Break]:
+    """TMEM not given back."""
+    for op in subject.kernel.ops("tcgen05.dealloc"):
+        yield Break("no tcgen05.dealloc", op, subject.drop(op))
+
+
+@operator("TC-08", "TC-01", breaks="undefined: what is freed is not what was allocated, or no power of two from 32")
+def wrong_columns(subject: Subject) -> Iterator[Break]:
+    """Other columns freed than allocated, or allocated than freed."""
+    for op in subject.kernel.ops("tcgen05.dealloc", "tcgen05.alloc"):
+        columns = constant(op.node.operands[1])
+        for wrong in (columns // 2, columns - 32) if columns is not None else ():
+            if wrong >= 16:
+                yield Break(
+                    f"{wrong} columns for {columns} in {op.entry}", op,
+                    subject.put(op, subject.set_to(op, "columns", "b32", wrong)),
+                )  # fmt: skip
+
+
+@operator("TC-03", breaks="undefined: no allocation may follow relinquish_alloc_permit")
+def alloc_late(subject: Subject) -> Iterator[Break]:
+    """The permit given back before the allocation."""
+    relinquish = subject.kernel.ops("tcgen05.relinquish_alloc_permit")
+    for op in subject.kernel.ops("tcgen05.alloc"):
+        later = [o for o in relinquish if o.index > op.index]
+        if later:
+            edits = subject.drop(later[0]) + subject.before(op, print_statement(later[0].node))
+            yield Break("tcgen05.alloc behind the permit's return", op, edits)
+
+
+@operator("TC-07", "TC-06", breaks="race: columns are freed while products or loads of either CTA may still use them")
+def dealloc_early(subject: Subject) -> Iterator[Break]:
+    """The freeing warp frees before the last meeting."""
+    for op in subject.kernel.ops("tcgen05.dealloc"):
+        meetings = [o for o in subject.kernel.ops(*MEETINGS) if o.index < op.index]
+        last = next((o for o in reversed(meetings) if not o.is_a("barrier.cluster.wait")), None)
+        if last is None:
+            continue
+        warps = _warp_of(subject, op)
+        if warps is not None:
+            text = (
+                "{ .reg .b32 mutant; .reg .pred mine; mov.u32 mutant, %tid.x; shr.u32 mutant, mutant, 5; "
+                f"setp.eq.u32 mine, mutant, {warps}; @mine {print_statement(op.node)} }}"
+            )
+            yield Break("tcgen05.dealloc before the last meeting", op, subject.drop(op) + subject.before(last, text))
+
+
+def _warp_of(subject: Subject, op: Op) -> int | None:
+    mask, _ = subject.kernel.threads(op)
+    threads = {int(i) for i in mask[0].nonzero()[0]}
+    return min(threads) // 32 if threads and len({t // 32 for t in threads}) == 1 else None
+
+
+# --- registers --------------------------------------------------------------------------------------------------------
+
+REGISTER_FILE = 65_536
+"""32-bit registers a CTA. Source: CUDA C++ Programming Guide, technical specifications, from 8.0 on."""
+
+
+@operator("REG-02", breaks="deadlock: setmaxnreg.inc waits for registers that nobody gives back")
+def too_many_registers(subject: Subject) -> Iterator[Break]:
+    """More registers than the file holds, or the producers keep theirs."""
+    ops = subject.kernel.ops("setmaxnreg")
+    threads = subject.kernel.shape.threads
+    held = {op: len(_warps(subject, op)) * 32 for op in ops}
+    before = REGISTER_FILE // max(threads, 1) // 8 * 8
+    raised = [op for op in ops if op.has("inc")]
+    for op in raised:
+        others = sum(
+            held[o] * (constant(o.node.operands[0]) or 0) for o in ops if o is not op
+        )
+        if held[op] * 256 + others > REGISTER_FILE:
+            text = print_statement(subject.with_operand(op, "registers", Integer(256, "256")))
+            yield Break(f"256 registers in each of {held[op]} threads", op, subject.put(op, text))
+    for op in ops:
+        wanted = sum(held[o] * (constant(o.node.operands[0]) or 0) for o in raised)
+        if op.has("dec") and wanted + held[op] * before > REGISTER_FILE:
+            yield Break(f"{held[op]} threads keep their registers", op, subject.drop(op))
+
+
+def _warps(subject: Subject, op: Op) -> set[int]:
+    mask, _ = subject.kernel.threads(op)
+    return {int(thread) // 32 for thread in mask.any(axis=0).nonzero()[0]}
+
+
