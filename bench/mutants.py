@@ -59,12 +59,14 @@ class Mutant:
         operator: name of what made it.
         what: in a line.
         line: of the original text.
+        near: lines that name the same barrier object, this one included.
         edits: of the original text, in order.
     """
 
     operator: str
     what: str
     line: int
+    near: frozenset[int]
     source: str
     edits: tuple[Edit, ...]
 
@@ -114,7 +116,9 @@ def operator(
 ) -> Callable[[Callable[[Subject], Iterator[Break]]], Callable[[Subject], Iterator[Break]]]:
     """Register an operator under the name of its function."""
 
-    def register(make: Callable[[Subject], Iterator[Break]]) -> Callable[[Subject], Iterator[Break]]:
+    def register(
+        make: Callable[[Subject], Iterator[Break]],
+    ) -> Callable[[Subject], Iterator[Break]]:
         name = make.__name__
         OPERATORS[name] = Operator(name, rules, breaks, make)
         return make
@@ -136,9 +140,8 @@ def make_mutants(subject: Subject) -> list[Mutant]:
         for what, at, edits in each.make(subject):
             ordered = tuple(sorted(set(edits)))
             if ordered and ordered not in found:
-                found[ordered] = Mutant(
-                    each.name, what, at.span.line, subject.text, ordered
-                )
+                line, near = at.span.line, subject.lines_near(at)
+                found[ordered] = Mutant(each.name, what, line, near, subject.text, ordered)
     return list(found.values())
 
 
@@ -220,8 +223,9 @@ class Subject:
     def changed(self, op: Op, role: str, type_: str, how: str, by: int) -> str:
         """The instruction with an operand changed by one more: `how` is xor, or, add."""
         source = print_operand(self.raw(op, role))
+        operation = f"{how}.u32" if how == "add" else f"{how}.{type_}"
         text = print_statement(self.with_operand(op, role, Name("mutant")))
-        return f"{{ .reg .{type_} mutant; {how}.{type_} mutant, {source}, {by}; {text} }}"
+        return f"{{ .reg .{type_} mutant; {operation} mutant, {source}, {by}; {text} }}"
 
     def set_to(self, op: Op, role: str, type_: str, value: int) -> str:
         """The instruction with a number for an operand, in a register."""
@@ -290,6 +294,20 @@ class Subject:
         if not others:
             return None
         return (min(behind) if behind else min(r.start for r in others)) - ring.start
+
+    @cached_property
+    def _lines(self) -> dict[Ring, set[int]]:
+        """Lines of the instructions on each barrier object."""
+        found: dict[Ring, set[int]] = {}
+        for op in self.flow.ops:
+            if "mbar" in op.roles and (ring := self.kernel.ring(op)) is not None:
+                found.setdefault(ring, set()).add(op.span.line)
+        return found
+
+    def lines_near(self, op: Op) -> frozenset[int]:
+        """Lines of the instructions on the same barrier object, its own included."""
+        ring = self.kernel.ring(op) if "mbar" in op.roles else None
+        return frozenset({op.span.line} | (self._lines[ring] if ring is not None else set()))
 
     def on(self, op: Op) -> str:
         """` on NAME`, if the barrier is understood."""

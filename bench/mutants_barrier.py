@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mutants import Break, Subject, operator
 
 from tilewright.audit.contract import SIGNALS
+from tilewright.audit.kernel import MBARRIER_BYTES
 from tilewright.ptx import print_operand, print_statement
 from tilewright.ptx.nodes import Integer, Name
 
@@ -26,9 +27,19 @@ if TYPE_CHECKING:
 def drop_wait(subject: Subject) -> Iterator[Break]:
     """No wait at all."""
     for op in subject.waits:
-        yield Break(
-            f"no wait{subject.on(op)}", op, subject.drop(op, *subject.retries(op))
-        )
+        yield Break(f"no wait{subject.on(op)}", op, subject.drop(op, *subject.retries(op)))
+
+
+@operator(
+    "TC-18", "TMA-10",
+    breaks="undefined: commits may still signal the CTA when it has left; the last accumulator does not prove them done",
+)  # fmt: skip
+def drop_tail(subject: Subject) -> Iterator[Break]:
+    """All waits of a producer behind its loop, for the releases by tcgen05.commit."""
+    tail = [op for op in subject.waits if not subject.reaches_work(op)]
+    if tail:
+        edits = [e for op in tail for e in subject.drop(op, *subject.retries(op))]
+        yield Break(f"none of {len(tail)} waits for the last commits", tail[0], edits)
 
 
 @operator(
@@ -49,7 +60,14 @@ def wait_once(subject: Subject) -> Iterator[Break]:
 )  # fmt: skip
 def move_wait(subject: Subject) -> Iterator[Break]:
     """The wait stands behind the first thing that rests on it."""
-    rests = ("cp.async.bulk.tensor", "wgmma.mma_async", "tcgen05.mma", "tcgen05.ld", "ld", "st.async")
+    rests = (
+        "cp.async.bulk.tensor",
+        "wgmma.mma_async",
+        "tcgen05.mma",
+        "tcgen05.ld",
+        "ld",
+        "st.async",
+    )
     for op in subject.waits:
         behind = subject.flow.ops[op.index + 1 : op.index + 90]
         work = next((o for o in behind if o.is_a(*rests) and not o.has("param")), None)
@@ -61,7 +79,9 @@ def move_wait(subject: Subject) -> Iterator[Break]:
         if after is None or any(o.is_a("mbarrier.try_wait") for o in between):
             continue
         edits = subject.drop_scope(op) + subject.before(after, subject.scope(op))
-        yield Break(f"the wait{subject.on(op)} behind {work.entry} of line {work.span.line}", op, edits)
+        yield Break(
+            f"the wait{subject.on(op)} behind {work.entry} of line {work.span.line}", op, edits
+        )
 
 
 @operator(
@@ -153,6 +173,21 @@ def wait_elsewhere(subject: Subject) -> Iterator[Break]:
             )  # fmt: skip
 
 
+@operator(
+    "MBAR-03", "MBAR-07", "CLC-15",
+    breaks="deadlock or race: the slot's own phase is not the one that is waited for",
+)  # fmt: skip
+def wait_next_slot(subject: Subject) -> Iterator[Break]:
+    """A wait on the next slot of the same ring."""
+    for op in subject.waits:
+        ring = subject.kernel.ring(op)
+        if ring is not None and ring.slots is not None and ring.slots > 1:
+            yield Break(
+                f"the wait{subject.on(op)} is one slot on", op,
+                subject.put(op, subject.shifted(op, "mbar", MBARRIER_BYTES)),
+            )  # fmt: skip
+
+
 def _feeds_generic_read(subject: Subject, wait: Op) -> bool:
     """Whether a generic load of shared memory comes behind a wait, before another wait."""
     others = {o.index for o in subject.kernel.ops("mbarrier.try_wait", "mbarrier.test_wait")}
@@ -171,7 +206,7 @@ def _feeds_generic_read(subject: Subject, wait: Op) -> bool:
     breaks="race: a relaxed wait makes nothing visible, and generic loads of what was written follow it",
 )  # fmt: skip
 def relax_wait(subject: Subject) -> Iterator[Break]:
-    """acquire made relaxed."""
+    """Acquire made relaxed."""
     for op in subject.waits:
         if op.has("acquire") and _feeds_generic_read(subject, op):
             yield Break(
@@ -248,11 +283,15 @@ def only_expect(subject: Subject) -> Iterator[Break]:
     """arrive.expect_tx made expect_tx."""
     for op in _arrivals(subject):
         if op.is_a("mbarrier.arrive") and op.has("expect_tx"):
-            yield Break(f"no arrival beside the bytes{subject.on(op)}", op, subject.put(op, _expect(op)))
+            yield Break(
+                f"no arrival beside the bytes{subject.on(op)}", op, subject.put(op, _expect(op))
+            )
 
 
 def _expect(op: Op) -> str:
-    kept = [word for word in op.node.opcode.modifiers if word not in {"arrive", "expect_tx", "release"}]
+    kept = [
+        word for word in op.node.opcode.modifiers if word not in {"arrive", "expect_tx", "release"}
+    ]
     if "relaxed" not in kept:
         kept = [word for word in kept if word not in {"cta", "cluster"}]
     rest = ", ".join(map(print_operand, op.node.operands[1:]))
@@ -267,7 +306,12 @@ def expect_late(subject: Subject) -> Iterator[Break]:
     """The arrival first, the bytes expected behind it."""
     for op in _arrivals(subject):
         ring = subject.kernel.ring(op)
-        if op.is_a("mbarrier.arrive") and op.has("expect_tx") and ring is not None and ring.count == 1:
+        if (
+            op.is_a("mbarrier.arrive")
+            and op.has("expect_tx")
+            and ring is not None
+            and ring.count == 1
+        ):
             yield Break(
                 f"bytes expected behind the arrival{subject.on(op)}", op,
                 subject.put(op, f"{_plain(op)} {_expect(op)}"),
@@ -287,7 +331,7 @@ def wrong_bytes(subject: Subject) -> Iterator[Break]:
         number = value.number() if value is not None else None
         if not number:
             continue
-        for wrong in (number // 2, number * 2, number + 16, 1 << 20):
+        for wrong in (number // 2, number * 2, max(number - 16, 0), number + 16, 1 << 20):
             yield Break(
                 f"{wrong} bytes for {number} expected{subject.on(op)}", op,
                 subject.put(op, subject.set_to(op, "tx_bytes", "b32", wrong)),
@@ -311,21 +355,26 @@ def wrong_count(subject: Subject) -> Iterator[Break]:
         if ring.count is None:
             continue
         for count in (ring.count + 1, ring.count - 1):
-            edits = [e for op in ring.inits for e in subject.put(op, _with_count(subject, op, count))]
+            edits = [
+                e for op in ring.inits for e in subject.put(op, _with_count(subject, op, count))
+            ]
             yield Break(f"count {count} for {ring.count} of {ring.name}", ring.inits[0], edits)
 
 
-@operator("MBAR-03", breaks="deadlock: the one slot waits for an arrival that nobody makes")
+@operator(
+    "MBAR-03", "MBAR-02", "MBAR-05",
+    breaks="deadlock, or race: the one slot waits for an arrival that nobody makes, or completes one early",
+)  # fmt: skip
 def wrong_slot_count(subject: Subject) -> Iterator[Break]:
-    """The last slot of a ring with one arrival more."""
+    """One slot of a ring with a count one up or down."""
     for ring in subject.kernel.rings:
-        if ring.count is not None and len(ring.inits) > 1:
-            op = ring.inits[-1]
-            count = ring.count + 1
-            yield Break(
-                f"count {count} for {ring.count} of the last slot of {ring.name}", op,
-                subject.put(op, _with_count(subject, op, count)),
-            )  # fmt: skip
+        counts = () if ring.count is None else (ring.count + 1, ring.count - 1)
+        for op in ring.inits if len(ring.inits) > 1 else ():
+            for count in counts:
+                yield Break(
+                    f"count {count} for {ring.count} of one slot of {ring.name}", op,
+                    subject.put(op, _with_count(subject, op, count)),
+                )  # fmt: skip
 
 
 @operator("MBAR-04", "MBAR-10", breaks="undefined: the barrier is used and was never initialised")
@@ -340,10 +389,9 @@ def drop_init(subject: Subject) -> Iterator[Break]:
 def init_twice(subject: Subject) -> Iterator[Break]:
     """An initialisation repeated, without inval between."""
     for ring in subject.kernel.rings:
-        op = ring.inits[0]
-        yield Break(
-            f"{ring.name} initialised twice", op, subject.behind(op, print_statement(op.node))
-        )
+        for op in ring.inits:
+            again = subject.behind(op, print_statement(op.node))
+            yield Break(f"a slot of {ring.name} initialised twice", op, again)
 
 
 @operator("MBAR-01", breaks="undefined: a barrier object is 8-byte aligned")
@@ -354,7 +402,9 @@ def misaligned_barrier(subject: Subject) -> Iterator[Break]:
         yield Break(f"{ring.name} 4 bytes on", op, subject.put(op, subject.shifted(op, "mbar", 4)))
 
 
-@operator("MBAR-10", breaks="undefined: other writes to a live barrier, or any use of an invalidated one")
+@operator(
+    "MBAR-10", breaks="undefined: other writes to a live barrier, or any use of an invalidated one"
+)
 def spoil_barrier(subject: Subject) -> Iterator[Break]:
     """A store over a barrier, and its invalidation, right behind its initialisation."""
     for ring in subject.kernel.rings:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mutants import Break, Subject, operator
 
 from tilewright.ptx import print_operand, print_statement
-from tilewright.ptx.nodes import Name
+from tilewright.ptx.nodes import Memory, Name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,12 @@ def _on_decline(subject: Subject, check: Op) -> Iterator[Op]:
     header, members = loop
     for index in sorted(members):
         op = subject.flow.ops[index]
-        if op.node.opcode.root == "bra" and op.guard and header in subject.flow.following(index) and index > check.index:
+        if (
+            op.node.opcode.root == "bra"
+            and op.guard
+            and header in subject.flow.following(index)
+            and index > check.index
+        ):
             yield op
 
 
@@ -53,7 +58,9 @@ def ask_after_decline(subject: Subject) -> Iterator[Break]:
         loop = _loop(subject, check)
         if loop is not None and requests & loop[1]:
             for branch in _on_decline(subject, check):
-                yield Break("asks again after a decline", branch, subject.put(branch, _always(branch)))
+                yield Break(
+                    "asks again after a decline", branch, subject.put(branch, _always(branch))
+                )
 
 
 @operator(
@@ -67,7 +74,9 @@ def work_after_decline(subject: Subject) -> Iterator[Break]:
         loop = _loop(subject, check)
         if loop is not None and not requests & loop[1]:
             for branch in _on_decline(subject, check):
-                yield Break("works on after a decline", branch, subject.put(branch, _always(branch)))
+                yield Break(
+                    "works on after a decline", branch, subject.put(branch, _always(branch))
+                )
 
 
 @operator("CLC-07", breaks="undefined: the coordinates of a declined answer are unspecified")
@@ -75,10 +84,15 @@ def read_declined(subject: Subject) -> Iterator[Break]:
     """get_first_ctaid without its predicate, or with the opposite one."""
     for op in subject.kernel.ops("clusterlaunchcontrol.query_cancel"):
         guard = op.node.guard
-        if any(word.startswith("get_first") for word in op.node.opcode.modifiers) and guard is not None:
+        if (
+            any(word.startswith("get_first") for word in op.node.opcode.modifiers)
+            and guard is not None
+        ):
             yield Break("coordinates read whatever the answer", op, subject.put(op, _always(op)))
             turned = replace(op.node, guard=replace(guard, negated=not guard.negated))
-            yield Break("coordinates read when declined", op, subject.put(op, print_statement(turned)))
+            yield Break(
+                "coordinates read when declined", op, subject.put(op, print_statement(turned))
+            )
 
 
 @operator(
@@ -90,11 +104,17 @@ def swap_granted(subject: Subject) -> Iterator[Break]:
     for check in _checks(subject):
         result = check.operands[0]
         for op in subject.flow.ops[check.index : check.index + 4]:
-            if op.node.opcode.root == "selp" and isinstance(result, Name) and op.operands[-1] == result:
+            if (
+                op.node.opcode.root == "selp"
+                and isinstance(result, Name)
+                and op.operands[-1] == result
+            ):
                 to, yes, no, predicate = map(print_operand, op.node.operands)
                 words = ".".join(op.node.opcode.modifiers)
                 yield Break(
-                    "granted and declined swapped", op, subject.put(op, f"selp.{words} {to}, {no}, {yes}, {predicate};")
+                    "granted and declined swapped",
+                    op,
+                    subject.put(op, f"selp.{words} {to}, {no}, {yes}, {predicate};"),
                 )
 
 
@@ -120,23 +140,7 @@ def answer_to_peer(subject: Subject) -> Iterator[Break]:
     if subject.cluster < 2:
         return
     for op in subject.kernel.ops("clusterlaunchcontrol.try_cancel"):
-        raw = subject.raw(op, "response")
-        address = print_operand(raw).strip("[]")
-        text = print_statement(subject.with_operand(op, "response", type(raw)((Name("mutant"),))))  # type: ignore[call-arg]
+        address = print_operand(subject.raw(op, "response")).strip("[]")
+        text = print_statement(subject.with_operand(op, "response", Memory((Name("mutant"),))))
         scope = f"{{ .reg .b32 mutant; mapa.shared::cluster.u32 mutant, {address}, 1; {text} }}"
         yield Break("the answer goes to CTA 1", op, subject.put(op, scope))
-
-
-@operator("CLC-06", breaks="race: the answer is read before its phase has completed")
-def read_unawaited(subject: Subject) -> Iterator[Break]:
-    """An answer read before the wait for it."""
-    for check in _checks(subject):
-        waits = [
-            op
-            for op in subject.kernel.ops("mbarrier.try_wait")
-            if 0 < check.index - op.index < 12 and subject.flow.dominates(op.index, check.index)
-        ]
-        after = subject.next_op(check)
-        if waits and after is not None:
-            edits = subject.drop_scope(waits[-1]) + subject.before(after, subject.scope(waits[-1]))
-            yield Break("the wait behind the answer's reading", waits[-1], edits)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from mutants import Break, Edit, Subject, operator
 
 from tilewright.audit.contract import WAITS
 from tilewright.ptx import print_operand, print_statement
 from tilewright.ptx.flow import constant
-from tilewright.ptx.nodes import Integer, Name
+from tilewright.ptx.nodes import Integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,8 @@ def _reads_async(subject: Subject) -> list[int]:
     return [
         op.index
         for op in subject.kernel.ops(*entries)
-        if "mbar" not in op.roles and op.entry.rpartition(".")[2] not in {"commit_group", "wait_group"}
+        if "mbar" not in op.roles
+        and op.entry.rpartition(".")[2] not in {"commit_group", "wait_group"}
     ]
 
 
@@ -54,7 +56,11 @@ def needed_fences(subject: Subject) -> Iterator[tuple[Op, str, str]]:
                 yield op, "before", "TMEM loads are not ordered before the release"
         elif op.is_a("fence.proxy.async::generic"):
             side = "before" if op.has("release") else "after"
-            yield op, side, "generic reads of the answer and the next answer's write are not ordered"
+            yield (
+                op,
+                side,
+                "generic reads of the answer and the next answer's write are not ordered",
+            )
         elif op.is_a("fence.proxy.async"):
             if flow.path(at, _reads_async(subject)) and _stores_before(subject, op):
                 yield op, "before", "generic stores are not visible to the copy that reads them"
@@ -89,7 +95,9 @@ def move_fence(subject: Subject) -> Iterator[Break]:
             after = subject.next_op(signal) if signal is not None else None
             if after is not None and signal is not None:
                 edits = subject.drop(op) + subject.before(after, print_statement(op.node))
-                yield Break(f"{op.name} behind {signal.entry} of line {signal.span.line}", op, edits)
+                yield Break(
+                    f"{op.name} behind {signal.entry} of line {signal.span.line}", op, edits
+                )
         else:
             wait = _last_wait(subject, op)
             if wait is not None:
@@ -122,7 +130,9 @@ def unpublished_init(subject: Subject) -> Iterator[Break]:
         meeting = next((o for o in _arrives(subject) if o.index > fence.index), None)
         if meeting is not None and meeting.has("release"):
             relaxed = subject.put(meeting, subject.swapped(meeting, "release", "relaxed"))
-            yield Break("barriers initialised but not published", fence, subject.drop(fence) + relaxed)
+            yield Break(
+                "barriers initialised but not published", fence, subject.drop(fence) + relaxed
+            )
 
 
 def _arrives(subject: Subject) -> list[Op]:
@@ -148,7 +158,10 @@ def drop_cluster_barrier(subject: Subject) -> Iterator[Break]:
         yield Break("no cluster barrier", arrive, subject.drop(arrive, wait))
 
 
-@operator("CLU-05", breaks="undefined: a wait without an arrival, or an arrival before the last one was waited for")
+@operator(
+    "CLU-05",
+    breaks="undefined: a wait without an arrival, or an arrival before the last one was waited for",
+)
 def half_cluster_barrier(subject: Subject) -> Iterator[Break]:
     """One half of a cluster barrier dropped."""
     for arrive, wait in _pairs(subject):
@@ -177,7 +190,10 @@ def cta_for_cluster_barrier(subject: Subject) -> Iterator[Break]:
         yield Break("the CTA meets, not the cluster", arrive, edits)
 
 
-@operator("CLU-04", breaks="deadlock: only some threads arrive, and the .aligned form wants the whole warp")
+@operator(
+    "CLU-04",
+    breaks="deadlock: only some threads arrive, and the .aligned form wants the whole warp",
+)
 def divergent_cluster_barrier(subject: Subject) -> Iterator[Break]:
     """A cluster barrier's arrival by every other thread."""
     for arrive in _arrives(subject):
@@ -185,7 +201,9 @@ def divergent_cluster_barrier(subject: Subject) -> Iterator[Break]:
             "{ .reg .b32 mutant; .reg .pred some; mov.u32 mutant, %tid.x; and.b32 mutant, mutant, 1; "
             f"setp.eq.u32 some, mutant, 0; @some {print_statement(arrive.node)} }}"
         )
-        yield Break("half of each warp arrives at the cluster barrier", arrive, subject.put(arrive, text))
+        yield Break(
+            "half of each warp arrives at the cluster barrier", arrive, subject.put(arrive, text)
+        )
 
 
 def _syncs(subject: Subject) -> list[Op]:
@@ -214,7 +232,7 @@ def _barrier(op: Op, subject: Subject) -> str:
     return print_operand(subject.raw(op, "barrier")) if number is None else str(number)
 
 
-@operator("BAR-01", "CLU-04", breaks="deadlock when too many are awaited, race when too few")
+@operator(breaks="deadlock when too many are awaited, race when too few")
 def wrong_threads(subject: Subject) -> Iterator[Break]:
     """A named barrier for a warp more or less."""
     for op in _syncs(subject):
@@ -223,11 +241,16 @@ def wrong_threads(subject: Subject) -> Iterator[Break]:
         for wrong in (number + 32, number - 32) if number is not None else ():
             text = print_statement(subject.with_operand(op, "threads", Integer(wrong, str(wrong))))
             yield Break(
-                f"{wrong} threads for {number} at barrier {_barrier(op, subject)}", op, subject.put(op, text)
+                f"{wrong} threads for {number} at barrier {_barrier(op, subject)}",
+                op,
+                subject.put(op, text),
             )
 
 
-@operator("CLC-15", breaks="race: the elected lane releases the answer before the other lanes have read it")
+@operator(
+    "CLC-15",
+    breaks="race: the elected lane releases the answer before the other lanes have read it",
+)
 def drop_warp_sync(subject: Subject) -> Iterator[Break]:
     """bar.warp.sync between the lanes' generic reads of an answer and the release by one of them."""
     flow, kernel = subject.flow, subject.kernel
@@ -236,7 +259,11 @@ def drop_warp_sync(subject: Subject) -> Iterator[Break]:
     reads = [op for op in kernel.ops("ld") if "shared" in op.name]
     arrivals = kernel.ops("mbarrier.arrive")
     for op in syncs:
-        before = any(flow.path((read.index,), (op.index,), others) for read in reads if op.index - read.index < 40)
+        before = any(
+            flow.path((read.index,), (op.index,), others)
+            for read in reads
+            if op.index - read.index < 40
+        )
         behind = any(
             flow.path((op.index,), (arrive.index,), others)
             for arrive in arrivals
@@ -252,12 +279,21 @@ def drop_warp_sync(subject: Subject) -> Iterator[Break]:
 def _fewer(subject: Subject, op: Op) -> Iterator[tuple[int, list[Edit]]]:
     groups = constant(op.node.operands[0])
     if groups is not None:
-        yield groups + 1, subject.put(
-            op, print_statement(subject.with_operand(op, "groups", Integer(groups + 1, str(groups + 1))))
+        yield (
+            groups + 1,
+            subject.put(
+                op,
+                print_statement(
+                    subject.with_operand(op, "groups", Integer(groups + 1, str(groups + 1)))
+                ),
+            ),
         )
 
 
-@operator("TMA-15", breaks="race: the store still reads shared memory that is written again, or given up at the exit")
+@operator(
+    "TMA-15",
+    breaks="race: the store still reads shared memory that is written again, or given up at the exit",
+)
 def drop_bulk_wait(subject: Subject) -> Iterator[Break]:
     """cp.async.bulk.wait_group dropped, or left one more group in flight."""
     for op in subject.kernel.ops("cp.async.bulk.wait_group"):
@@ -280,19 +316,31 @@ def drop_wgmma_commit(subject: Subject) -> Iterator[Break]:
         yield Break("the products are committed to no group", op, subject.drop(op))
 
 
-@operator("WG-03", breaks="race: the slot is released, or the accumulators are read, while products are in flight")
+@operator(
+    "WG-03",
+    breaks="race: the slot is released, or the accumulators are read, while products are in flight",
+)
 def drop_wgmma_wait(subject: Subject) -> Iterator[Break]:
     """wgmma.wait_group dropped, or left one more group in flight."""
     for op in subject.kernel.ops("wgmma.wait_group"):
         yield Break("no wait for the products", op, subject.drop(op))
         for groups, edits in _fewer(subject, op):
             yield Break(f"{groups} groups of products left in flight", op, edits)
+        behind = subject.flow.ops[op.index + 1 : op.index + 12]
+        release = next((o for o in behind if o.is_a("mbarrier.arrive")), None)
+        after = subject.next_op(release) if release is not None else None
+        if after is not None:
+            edits = subject.drop(op) + subject.before(after, print_statement(op.node))
+            yield Break("the products are waited for behind the release", op, edits)
 
 
 # --- TMEM -------------------------------------------------------------------------------------------------------------
 
 
-@operator("TC-14", breaks="race: the accumulator is declared free, or its registers are read, before the loads are done")
+@operator(
+    "TC-14",
+    breaks="race: the accumulator is declared free, or its registers are read, before the loads are done",
+)
 def drop_wait_ld(subject: Subject) -> Iterator[Break]:
     """tcgen05.wait::ld dropped, or behind the release."""
     for op in subject.kernel.ops("tcgen05.wait::ld"):
@@ -305,7 +353,9 @@ def drop_wait_ld(subject: Subject) -> Iterator[Break]:
             yield Break("the loads are waited for behind the release", op, edits)
 
 
-@operator("TC-10", breaks="race: a thread's arrival does not wait for the products that it has issued")
+@operator(
+    "TC-10", breaks="race: a thread's arrival does not wait for the products that it has issued"
+)
 def arrive_for_commit(subject: Subject) -> Iterator[Break]:
     """mbarrier.arrive for tcgen05.commit."""
     for op in subject.kernel.ops("tcgen05.commit"):
@@ -316,21 +366,35 @@ def arrive_for_commit(subject: Subject) -> Iterator[Break]:
         )  # fmt: skip
 
 
-@operator("MBAR-03", "TC-10", "TC-17", "TC-11", breaks="deadlock: nobody says that the products are complete")
+@operator(
+    "MBAR-03",
+    "TC-10",
+    "TC-17",
+    "TC-11",
+    breaks="deadlock: nobody says that the products are complete",
+)
 def drop_commit(subject: Subject) -> Iterator[Break]:
     """tcgen05.commit dropped."""
     for op in subject.kernel.ops("tcgen05.commit"):
         yield Break(f"no commit{subject.on(op)}", op, subject.drop(op))
 
 
-@operator("TC-05", "TC-06", breaks="hang: the columns stay taken, and the next CTA on the SM waits for them")
+@operator(
+    "TC-05",
+    "TC-06",
+    breaks="hang: the columns stay taken, and the next CTA on the SM waits for them",
+)
 def drop_dealloc(subject: Subject) -> Iterator[Break]:
     """TMEM not given back."""
     for op in subject.kernel.ops("tcgen05.dealloc"):
         yield Break("no tcgen05.dealloc", op, subject.drop(op))
 
 
-@operator("TC-08", "TC-01", breaks="undefined: what is freed is not what was allocated, or no power of two from 32")
+@operator(
+    "TC-08",
+    "TC-01",
+    breaks="undefined: what is freed is not what was allocated, or no power of two from 32",
+)
 def wrong_columns(subject: Subject) -> Iterator[Break]:
     """Other columns freed than allocated, or allocated than freed."""
     for op in subject.kernel.ops("tcgen05.dealloc", "tcgen05.alloc"):
@@ -354,7 +418,11 @@ def alloc_late(subject: Subject) -> Iterator[Break]:
             yield Break("tcgen05.alloc behind the permit's return", op, edits)
 
 
-@operator("TC-07", "TC-06", breaks="race: columns are freed while products or loads of either CTA may still use them")
+@operator(
+    "TC-07",
+    "TC-06",
+    breaks="race: columns are freed while products or loads of either CTA may still use them",
+)
 def dealloc_early(subject: Subject) -> Iterator[Break]:
     """The freeing warp frees before the last meeting."""
     for op in subject.kernel.ops("tcgen05.dealloc"):
@@ -368,13 +436,16 @@ def dealloc_early(subject: Subject) -> Iterator[Break]:
                 "{ .reg .b32 mutant; .reg .pred mine; mov.u32 mutant, %tid.x; shr.u32 mutant, mutant, 5; "
                 f"setp.eq.u32 mine, mutant, {warps}; @mine {print_statement(op.node)} }}"
             )
-            yield Break("tcgen05.dealloc before the last meeting", op, subject.drop(op) + subject.before(last, text))
+            yield Break(
+                "tcgen05.dealloc before the last meeting",
+                op,
+                subject.drop(op) + subject.before(last, text),
+            )
 
 
 def _warp_of(subject: Subject, op: Op) -> int | None:
-    mask, _ = subject.kernel.threads(op)
-    threads = {int(i) for i in mask[0].nonzero()[0]}
-    return min(threads) // 32 if threads and len({t // 32 for t in threads}) == 1 else None
+    warps = _warps(subject, op)
+    return warps.pop() if len(warps) == 1 else None
 
 
 # --- registers --------------------------------------------------------------------------------------------------------
@@ -392,9 +463,7 @@ def too_many_registers(subject: Subject) -> Iterator[Break]:
     before = REGISTER_FILE // max(threads, 1) // 8 * 8
     raised = [op for op in ops if op.has("inc")]
     for op in raised:
-        others = sum(
-            held[o] * (constant(o.node.operands[0]) or 0) for o in ops if o is not op
-        )
+        others = sum(held[o] * (constant(o.node.operands[0]) or 0) for o in ops if o is not op)
         if held[op] * 256 + others > REGISTER_FILE:
             text = print_statement(subject.with_operand(op, "registers", Integer(256, "256")))
             yield Break(f"256 registers in each of {held[op]} threads", op, subject.put(op, text))
@@ -406,6 +475,4 @@ def too_many_registers(subject: Subject) -> Iterator[Break]:
 
 def _warps(subject: Subject, op: Op) -> set[int]:
     mask, _ = subject.kernel.threads(op)
-    return {int(thread) // 32 for thread in mask.any(axis=0).nonzero()[0]}
-
-
+    return {int(thread) // 32 for thread in np.flatnonzero(np.any(mask, axis=0))}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from mutants import Break, Subject, operator
 
+from tilewright.audit.kernel import MBARRIER_BYTES
 from tilewright.ptx import print_operand, print_statement
 from tilewright.ptx.flow import constant
 from tilewright.ptx.nodes import Guard, Integer, Memory
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 ONCE = (
     "mbarrier.init", "mbarrier.arrive", "mbarrier.expect_tx", "st.async", "tcgen05.mma", "tcgen05.commit",
-    "tcgen05.alloc", "tcgen05.dealloc", "clusterlaunchcontrol.try_cancel", "cp.async.bulk.tensor", "atom",
+    "tcgen05.alloc", "tcgen05.dealloc", "clusterlaunchcontrol.try_cancel", "cp.async.bulk.tensor",
 )  # fmt: skip
 """What one thread more or less does to a barrier, a queue or TMEM cannot go unnoticed."""
 
@@ -42,8 +43,8 @@ def _leaders(subject: Subject) -> Iterator[tuple[Op, list[Op], str]]:
         if not value.known:
             continue
         shape = (subject.cluster, subject.kernel.shape.threads)
-        reach = np.broadcast_to(subject.values.executes(branch)[0], shape)
-        jumps = (np.broadcast_to(value.constant, shape) != 0) == branch.guard_holds
+        reach: np.ndarray = np.broadcast_to(subject.values.executes(branch)[0], shape)
+        jumps = np.equal(np.broadcast_to(value.constant, shape) != 0, branch.guard_holds)
         stays = reach & ~jumps
         if not stays.any() or not (reach & jumps).any():
             continue
@@ -55,8 +56,9 @@ def _leaders(subject: Subject) -> Iterator[tuple[Op, list[Op], str]]:
 def _who(reach: np.ndarray, stays: np.ndarray, inside: list[Op]) -> str:
     per_warp = stays.reshape(stays.shape[0], -1, 32).sum(axis=2)
     whole = bool(np.isin(per_warp, (0, 32)).all())
-    by_rank = bool((stays.any(axis=1) != reach.any(axis=1)).any())
-    if by_rank and bool((stays == (reach & stays.any(axis=1)[:, None])).all()):
+    ranks: np.ndarray = np.any(stays, axis=1)
+    by_rank = bool(np.any(ranks != np.any(reach, axis=1)))
+    if by_rank and np.array_equal(stays, reach & ranks[:, None]):
         return "one CTA"
     if not whole:
         return "one thread"
@@ -87,12 +89,17 @@ def invert_leader(subject: Subject) -> Iterator[Break]:
         if guard is not None and (waits or any(op.is_a(*ONCE) for op in inside)):
             turned = replace(branch.node, guard=Guard(guard.predicate, not guard.negated))
             yield Break(
-                f"all but {who}: {_first(inside)}", branch, subject.put(branch, print_statement(turned))
+                f"all but {who}: {_first(inside)}",
+                branch,
+                subject.put(branch, print_statement(turned)),
             )
 
 
 def _first(inside: list[Op]) -> str:
-    op = next((o for o in inside if o.is_a(*ONCE, "mbarrier.try_wait", "cp.async.bulk.wait_group")), inside[0])
+    op = next(
+        (o for o in inside if o.is_a(*ONCE, "mbarrier.try_wait", "cp.async.bulk.wait_group")),
+        inside[0],
+    )
     return f"{op.entry} of line {op.span.line}"
 
 
@@ -108,7 +115,7 @@ def _signal_maps(subject: Subject) -> list[Op]:
     breaks="deadlock: the arrival goes to another CTA than the one that waits for it",
 )  # fmt: skip
 def wrong_rank(subject: Subject) -> Iterator[Break]:
-    """mapa to another CTA: the neighbour of a known one, or always the same one of many."""
+    """Mapa to another CTA: the neighbour of a known one, or always the same one of many."""
     for op in _signal_maps(subject):
         value = subject.kernel.value(op, "cta")
         if value is not None and value.number() is not None:
@@ -117,7 +124,9 @@ def wrong_rank(subject: Subject) -> Iterator[Break]:
         else:
             rank = 0 if subject.cluster > 1 else 1
             yield Break(
-                f"always CTA {rank}'s barrier", op, subject.put(op, subject.set_to(op, "cta", "b32", rank))
+                f"always CTA {rank}'s barrier",
+                op,
+                subject.put(op, subject.set_to(op, "cta", "b32", rank)),
             )
 
 
@@ -128,13 +137,24 @@ def wrong_rank(subject: Subject) -> Iterator[Break]:
 def drop_mapa(subject: Subject) -> Iterator[Break]:
     """The own CTA's address where another's belongs."""
     for op in _signal_maps(subject) if subject.cluster > 1 else ():
-        to, address = (print_operand(operand) for operand in op.node.operands[:2])
-        yield Break("not mapped to the peer", op, subject.put(op, f"mov.b32 {to}, {address};"))
+        if not _names_own(subject, op):
+            to, address = (print_operand(operand) for operand in op.node.operands[:2])
+            yield Break("not mapped to the peer", op, subject.put(op, f"mov.b32 {to}, {address};"))
+
+
+def _names_own(subject: Subject, op: Op) -> bool:
+    """Whether mapa names every CTA's own rank."""
+    value = subject.kernel.value(op, "cta")
+    if value is None or not value.known:
+        return False
+    mask, _ = subject.kernel.threads(op)
+    own = np.broadcast_to(np.arange(subject.cluster)[:, None], mask.shape)
+    return np.array_equal(np.broadcast_to(value.constant, mask.shape)[mask], own[mask])
 
 
 @operator("CLU-06", breaks="undefined: no CTA of the cluster has this rank")
 def rank_outside(subject: Subject) -> Iterator[Break]:
-    """mapa to a rank past the cluster's last."""
+    """Mapa to a rank past the cluster's last."""
     for op in _signal_maps(subject):
         text = subject.changed(op, "cta", "b32", "add", subject.cluster)
         yield Break(f"the rank is {subject.cluster} too high", op, subject.put(op, text))
@@ -156,12 +176,18 @@ def wrong_mask(subject: Subject) -> Iterator[Break]:
         flips = {"CTA 0": 1, f"CTA {last}": 1 << last}
         for which, bit in flips.items():
             text = subject.changed(op, "mask", "b16", "xor", bit)
-            yield Break(f"{which} the other way round in the mask of {op.entry}", op, subject.put(op, text))
+            yield Break(
+                f"{which} the other way round in the mask of {op.entry}", op, subject.put(op, text)
+            )
         if subject.cluster < 16:
             text = subject.changed(op, "mask", "b16", "or", 1 << subject.cluster)
-            yield Break(f"CTA {subject.cluster} in the mask of {op.entry}", op, subject.put(op, text))
+            yield Break(
+                f"CTA {subject.cluster} in the mask of {op.entry}", op, subject.put(op, text)
+            )
         yield Break(
-            f"nobody in the mask of {op.entry}", op, subject.put(op, subject.set_to(op, "mask", "b16", 0))
+            f"nobody in the mask of {op.entry}",
+            op,
+            subject.put(op, subject.set_to(op, "mask", "b16", 0)),
         )
 
 
@@ -175,7 +201,9 @@ def drop_multicast(subject: Subject) -> Iterator[Break]:
         if op.has("multicast::cluster") and "mask" in op.roles:
             place = list(op.roles).index("mask")
             operands = [o for i, o in enumerate(op.node.operands) if i != place]
-            opcode = ".".join(w for w in str(op.node.opcode).split(".") if w != "multicast::cluster")
+            opcode = ".".join(
+                w for w in str(op.node.opcode).split(".") if w != "multicast::cluster"
+            )
             text = f"{opcode} {', '.join(map(print_operand, operands))};"
             yield Break(f"no multicast of {op.entry}", op, subject.put(op, text))
         elif op.has("multicast::cluster::all"):
@@ -191,7 +219,11 @@ def drop_pair_form(subject: Subject) -> Iterator[Break]:
     """A load without .cta_group::2."""
     for op in subject.loads():
         if op.has("cta_group::2"):
-            yield Break("a load for a pair without cta_group::2", op, subject.put(op, subject.without(op, "cta_group::2")))
+            yield Break(
+                "a load for a pair without cta_group::2",
+                op,
+                subject.put(op, subject.without(op, "cta_group::2")),
+            )
 
 
 @operator(
@@ -229,7 +261,28 @@ def signal_elsewhere(subject: Subject) -> Iterator[Break]:
             )  # fmt: skip
 
 
-@operator("TMA-03", "CLC-04", "MBAR-03", "CLU-08", breaks="deadlock: bytes are expected that nobody brings")
+@operator(
+    "MBAR-03", "CLC-18", "TMA-03", "CLC-15", "TC-11",
+    breaks="deadlock or race: the slot that is waited for is not the one that is signalled",
+)  # fmt: skip
+def signal_next_slot(subject: Subject) -> Iterator[Break]:
+    """An arrival, a copy, a commit or a request with the next slot of the same ring."""
+    for op in subject.signals():
+        ring = subject.kernel.ring(op)
+        if ring is not None and ring.slots is not None and ring.slots > 1:
+            yield Break(
+                f"{op.entry} for {ring.name} signals one slot on", op,
+                subject.put(op, subject.shifted(op, "mbar", MBARRIER_BYTES)),
+            )  # fmt: skip
+
+
+@operator(
+    "TMA-03",
+    "CLC-04",
+    "MBAR-03",
+    "CLU-08",
+    breaks="deadlock: bytes are expected that nobody brings",
+)
 def drop_copy(subject: Subject) -> Iterator[Break]:
     """A load, a remote store or a request dropped."""
     for op in [*subject.loads(), *subject.kernel.ops("clusterlaunchcontrol.try_cancel")]:
@@ -243,18 +296,29 @@ def drop_copy(subject: Subject) -> Iterator[Break]:
 def double_copy(subject: Subject) -> Iterator[Break]:
     """A load, a remote store or a request issued twice."""
     for op in [*subject.loads(), *subject.kernel.ops("clusterlaunchcontrol.try_cancel")]:
-        yield Break(f"{op.entry}{subject.on(op)} twice", op, subject.behind(op, print_statement(op.node)))
+        yield Break(
+            f"{op.entry}{subject.on(op)} twice", op, subject.behind(op, print_statement(op.node))
+        )
 
 
-@operator("TMA-01", "TMA-02", "CLC-01", breaks="undefined: the address is not aligned as the copy needs it")
+@operator(
+    "TMA-01",
+    "TMA-02",
+    "CLC-01",
+    breaks="undefined: the address is not aligned as the copy needs it",
+)
 def misaligned_copy(subject: Subject) -> Iterator[Break]:
     """A tensor copy's shared address 64 bytes on, an answer's 8."""
     for op in subject.kernel.ops("cp.async.bulk.tensor"):
         role = "dst" if "dst" in op.roles else "src"
         if isinstance(subject.raw(op, role), Memory):
-            yield Break(f"{op.entry} 64 bytes on", op, subject.put(op, subject.shifted(op, role, 64)))
+            yield Break(
+                f"{op.entry} 64 bytes on", op, subject.put(op, subject.shifted(op, role, 64))
+            )
     for op in subject.kernel.ops("clusterlaunchcontrol.try_cancel"):
-        yield Break("the answer 8 bytes on", op, subject.put(op, subject.shifted(op, "response", 8)))
+        yield Break(
+            "the answer 8 bytes on", op, subject.put(op, subject.shifted(op, "response", 8))
+        )
 
 
 # --- exits ------------------------------------------------------------------------------------------------------------
@@ -277,9 +341,15 @@ def leave_early(subject: Subject) -> Iterator[Break]:
     waits = subject.kernel.ops("barrier.cluster.wait")
     if subject.cluster < 2 or len(waits) < 2:
         return
-    yield Break("peers return before the last meeting", arrives[-1], subject.before(arrives[-1], _others_leave()))
+    yield Break(
+        "peers return before the last meeting",
+        arrives[-1],
+        subject.before(arrives[-1], _others_leave()),
+    )
     first = waits[-2]
-    yield Break("peers return behind the first meeting", first, subject.behind_scope(first, _others_leave()))
+    yield Break(
+        "peers return behind the first meeting", first, subject.behind_scope(first, _others_leave())
+    )
 
 
 def _touch(subject: Subject) -> str:
@@ -296,7 +366,11 @@ def touch_after_exit(subject: Subject) -> Iterator[Break]:
     """A peer's shared memory touched behind the last cluster barrier."""
     waits = subject.kernel.ops("barrier.cluster.wait")
     if subject.cluster > 1 and waits and subject.kernel.rings:
-        yield Break("a peer touched behind the last meeting", waits[-1], subject.behind(waits[-1], _touch(subject)))
+        yield Break(
+            "a peer touched behind the last meeting",
+            waits[-1],
+            subject.behind(waits[-1], _touch(subject)),
+        )
 
 
 @operator("CLU-01", breaks="undefined: the peer may not have started when its memory is touched")
@@ -304,4 +378,8 @@ def touch_before_start(subject: Subject) -> Iterator[Break]:
     """A peer's shared memory touched before the first cluster barrier."""
     arrives = subject.kernel.ops("barrier.cluster.arrive")
     if subject.cluster > 1 and arrives and subject.kernel.rings:
-        yield Break("a peer touched before the first meeting", arrives[0], subject.before(arrives[0], _touch(subject)))
+        yield Break(
+            "a peer touched before the first meeting",
+            arrives[0],
+            subject.before(arrives[0], _touch(subject)),
+        )

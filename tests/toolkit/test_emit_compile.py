@@ -16,16 +16,17 @@ from typer.testing import CliRunner
 from tilewright import Gemm, GroupedGemm, Options, TileList, load
 from tilewright.cli import app
 from tilewright.emit import Around, emit, emit_tiles
-from tilewright.run.compiler import compile_source
+from tilewright.run.compiler import CompileFailed, compile_source
 
 pytestmark = pytest.mark.toolkit
 
 TEMPLATES = Path(__file__).parents[2] / "src" / "tilewright" / "emit" / "templates"
-sys.path.insert(0, str(TEMPLATES))
+sys.path[:0] = [str(TEMPLATES), str(Path(__file__).parent)]
 
 import driver  # noqa: E402  (templates, imported as the emitted folder does)
 import paths  # noqa: E402
 import tiles  # noqa: E402
+from built import opcodes  # noqa: E402
 
 BF16, FP8 = Gemm(m=8192, n=8192, k=8192), Gemm(m=128, n=8192, k=8192, dtype="fp8")
 ODD = Gemm(m=500, n=1001, k=512, batch=3, dtype="fp16", out_dtype="fp32")
@@ -97,17 +98,54 @@ def test_the_guard_picks_the_section(tmp_path: Path) -> None:
         assert lacks not in ptx, arch
 
 
-def test_a_spill_is_an_error(tmp_path: Path) -> None:
+def crowd(folder: Path, ctas: int) -> None:
+    """Promise that many CTAs an SM in the folder's kernels: so many registers fewer."""
+    kernel = folder / "kernel.cu"
+    text = kernel.read_text()
+    bounds = "__launch_bounds__(threads, 1)"
+    assert bounds in text
+    kernel.write_text(text.replace(bounds, f"__launch_bounds__(threads, {ctas})"))
+
+
+@pytest.mark.parametrize(
+    ("device", "arch", "ctas", "in_loop"),
+    [("a100", "sm_80", 2, True), ("b200", "sm_100a", 4, False)],
+)
+def test_a_spill_is_an_error(
+    device: str, arch: str, ctas: int, in_loop: bool, tmp_path: Path
+) -> None:
+    """Of accumulators in the main loop; where they are in tensor memory, of the epilogue."""
+    out = tmp_path / "out"
+    emit(BF16, load(device), out)
+    crowd(out, ctas)
+    run = CliRunner().invoke(app, ["compile", str(out), "--arch", arch])
+    assert run.exit_code == 1
+    assert f"spills: {arch}" in run.output
+    code = opcodes(compile_source((out / "kernel.cu").read_text(), "kernel.cu", arch))
+    products = [index for index, opcode in enumerate(code) if "MMA" in opcode]
+    loop = code[products[0] : products[-1]]
+    assert any(opcode.startswith("LDL") for opcode in code)
+    assert any(opcode.startswith("LDL") for opcode in loop) == in_loop
+
+
+def test_accumulators_of_wgmma_cannot_spill(tmp_path: Path) -> None:
+    """ptxas refuses instead: an error, with nothing written."""
+    out = tmp_path / "out"
+    emit(BF16, load("h200"), out)
+    crowd(out, 2)
+    run = CliRunner().invoke(app, ["compile", str(out), "--arch", "sm_90a"])
+    assert isinstance(run.exception, CompileFailed)  # main() prints it and exits with 2
+    assert "Insufficient registers" in str(run.exception)
+    assert not list(out.glob("*.cubin"))
+
+
+def test_a_register_limit_yields_to_the_launch_bounds(tmp_path: Path) -> None:
+    """So --option=--maxrregcount cannot make an emitted kernel spill."""
     out = tmp_path / "out"
     emit(BF16, load("a100"), out)
-    kernel = out / "kernel.cu"
-    crowded = kernel.read_text().replace(
-        "__launch_bounds__(threads, 1)", "__launch_bounds__(threads, 6)"
-    )
-    kernel.write_text(crowded)
-    run = CliRunner().invoke(app, ["compile", str(out)])
-    assert run.exit_code == 1
-    assert "spills: sm_80" in run.output
+    run = CliRunner().invoke(app, ["compile", str(out), "--option=--maxrregcount=64", "--json"])
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.output)["results"][0]["functions"][0]["registers"] > 64
 
 
 @pytest.mark.parametrize(

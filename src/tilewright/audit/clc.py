@@ -1,6 +1,7 @@
-"""Rules of cluster launch control, first half: the request itself, who issues it, and what its answer completes.
+"""Rules of cluster launch control: the request itself, who issues it, and what its answer completes.
 
-clc_loop.py holds the rest: when the response may be read, what it may be used for, and when to ask again.
+clc_loop.py holds when the response may be read and when to ask again, clc_stages.py how a response is reused,
+clc_work.py what becomes of the coordinates, clc_cluster.py that every CTA is there from the first request to the last.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from tilewright.audit.responses import (
     Responses,
     reads_own_rank,
     responses,
+    splits,
+    warps_of,
 )
 from tilewright.audit.rules import Outcome, rule
-from tilewright.audit.signals import ARRIVES, align_of, bytes_of, declared
-from tilewright.audit.trace import CTAS_DIFFER, LANES_DIFFER, WARPS_DIFFER, may_split
+from tilewright.audit.signals import ARRIVES, WAITS, align_of, bytes_of, declared
+from tilewright.audit.trace import CTAS_DIFFER, LANES_DIFFER, WARPS_DIFFER
 from tilewright.ptx.opcodes import unsupported_because
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tilewright.audit.kernel import Kernel, Ring
-    from tilewright.audit.paths import Crowd
     from tilewright.ptx.flow import Op
     from tilewright.ptx.values import Value
 
@@ -48,7 +50,9 @@ def response_aligned(kernel: Kernel) -> Iterator[Outcome]:
         where, offset = request.response, request.response.single
         if not where.base or offset is None:
             if where.cta is None:
-                yield kernel.undecided("CLC-01", "the response address is not understood", request.op)
+                yield kernel.undecided(
+                    "CLC-01", "the response address is not understood", request.op
+                )
             continue
         variable = declared(kernel, where.base)
         symbol = where.base.partition(":")[2]
@@ -160,16 +164,21 @@ def one_thread_asks(kernel: Kernel) -> Iterator[Outcome]:
     """One thread of the cluster issues each request."""
     for request in responses(kernel).requests:
         per_cta = kernel.per_cta(request.op)
-        ctas = sum(1 for count in per_cta if count)
-        most = max(per_cta, default=0)
+        ctas, most = sum(1 for count in per_cta if count), max(per_cta, default=0)
+        lanes = max(warps_of(kernel.threads(request.op)[0]).values(), default=0)
         if most > 1 and _apart(request.response):
-            yield kernel.undecided("CLC-11", "every issuing thread has a response of its own", request.op)
+            why = "every issuing thread has a response of its own"
+        elif lanes > 1 and splits(kernel, request.op, LANES_DIFFER):
+            why = "which lanes reach it depends on data"
+        elif lanes <= 1 < most and not kernel.shape.block_known:
+            why = "one thread of each warp issues it, and how many warps there are is not known"
+        elif lanes <= 1 < most and splits(kernel, request.op, WARPS_DIFFER):
+            why = "which warps reach it depends on data"
+        else:
+            why = ""
+        if why:
+            yield kernel.undecided("CLC-11", why, request.op)
         elif most > 1:
-            if not kernel.shape.block_known and most % 32 == 0 and most > 32:
-                most = 32
-            if may_split(kernel, request.op, LANES_DIFFER if most <= 32 else WARPS_DIFFER):
-                yield kernel.undecided("CLC-11", "which threads reach it depends on data", request.op)
-                continue
             yield kernel.finding(
                 "CLC-11",
                 f"{most} threads of a CTA issue this request: each cancels a cluster of its own, all"
@@ -185,7 +194,7 @@ def _apart(value: Value) -> bool:
 
 
 def _several_ctas(kernel: Kernel, request: Request, ctas: int) -> Iterator[Outcome]:
-    if may_split(kernel, request.op, CTAS_DIFFER):
+    if splits(kernel, request.op, CTAS_DIFFER):
         yield kernel.undecided("CLC-11", "which CTAs reach it depends on data", request.op)
     elif request.multicast:
         yield kernel.finding(
@@ -246,7 +255,9 @@ class _Armed:
             value = kernel.value(op, "mbar")
             if ring is None or value is None or kernel.ring(op) is not ring:
                 continue
-            if not may_be_same(value, request.mbar) or op.is_a("mbarrier.try_wait", "mbarrier.test_wait"):
+            if not may_be_same(value, request.mbar) or op.is_a(
+                "mbarrier.try_wait", "mbarrier.test_wait"
+            ):
                 continue
             if "tx_bytes" in op.roles and op.is_a(*EXPECTS):
                 self.expects.append(op)
@@ -269,7 +280,9 @@ def every_cta_is_armed(kernel: Kernel) -> Iterator[Outcome]:
         armed = _Armed(kernel, view, request)
         places = [landing(kernel, op) for op in armed.expects]
         if armed.unknown or armed.others or None in places:
-            yield kernel.undecided("CLC-03", "a barrier that is armed is not understood", request.op)
+            yield kernel.undecided(
+                "CLC-03", "a barrier that is armed is not understood", request.op
+            )
             continue
         covered = frozenset().union(*(place for place in places if place))
         waiting = {rank for op in view.waits(request.ring) for rank in kernel.ranks(op)}
@@ -294,11 +307,15 @@ def sixteen_bytes(kernel: Kernel) -> Iterator[Outcome]:
     view = responses(kernel)
     for request in view.requests:
         if request.ring is None:
-            yield kernel.undecided("CLC-04", "the barrier of the request is not understood", request.op)
+            yield kernel.undecided(
+                "CLC-04", "the barrier of the request is not understood", request.op
+            )
             continue
         armed = _Armed(kernel, view, request)
         if armed.others or armed.unknown:
-            yield kernel.undecided("CLC-04", "other transactions reach the same barrier", request.op)
+            yield kernel.undecided(
+                "CLC-04", "other transactions reach the same barrier", request.op
+            )
         elif not armed.expects and armed.plain:
             yield kernel.finding(
                 "CLC-04",
@@ -310,9 +327,7 @@ def sixteen_bytes(kernel: Kernel) -> Iterator[Outcome]:
             yield from _amounts(kernel, view, request, armed)
 
 
-def _amounts(
-    kernel: Kernel, view: Responses, request: Request, armed: _Armed
-) -> Iterator[Outcome]:
+def _amounts(kernel: Kernel, view: Responses, request: Request, armed: _Armed) -> Iterator[Outcome]:
     expects = {op.index for op in armed.expects}
     on_ring = [r for r in view.requests if r.ring is request.ring]
     paired = all(
@@ -321,11 +336,10 @@ def _amounts(
     )  # fmt: skip
     each = [int(kernel.threads(r.op)[0].sum()) for r in on_ring]
     issued = max(each) if paired else sum(each)
-    small = []
+    amounts: list[tuple[Op, int]] = []
     for op in armed.expects:
         value = kernel.value(op, "tx_bytes")
         amount = None if value is None else value.number()
-        threads = max(kernel.per_cta(op), default=0)
         if amount is None:
             yield kernel.undecided("CLC-04", "the bytes expected are not known", op)
             return
@@ -336,15 +350,28 @@ def _amounts(
                 f" request brings {RESPONSE_BYTES}: the phase never completes",
                 op, request.op, "brings 16 bytes",
             )  # fmt: skip
-        small.append(amount * threads)
-    if small and sum(small) < RESPONSE_BYTES:
-        yield kernel.finding(
-            "CLC-04",
-            f"{sum(small)} bytes are expected on {request.ring.name if request.ring else ''}; a"
-            f" request brings {RESPONSE_BYTES}: the count stays {RESPONSE_BYTES - sum(small)} off"
-            " and the phase never completes",
-            armed.expects[0], request.op, "brings 16 bytes",
-        )  # fmt: skip
+        amounts.append((op, amount))
+    for rank in range(kernel.shape.ranks):
+        total = sum(amount * _reaching(kernel, op, rank) for op, amount in amounts)
+        if 0 < total < RESPONSE_BYTES:
+            yield kernel.finding(
+                "CLC-04",
+                f"{total} bytes are expected on {request.ring.name if request.ring else ''}; a request"
+                f" brings {RESPONSE_BYTES}: the count stays {RESPONSE_BYTES - total} off and the phase"
+                " never completes",
+                amounts[0][0], request.op, "brings 16 bytes",
+            )  # fmt: skip
+            return
+
+
+def _reaching(kernel: Kernel, op: Op, rank: int) -> int:
+    """Threads whose instruction may reach the barrier of one CTA; of unknown ones, enough for any sum."""
+    value, mask = kernel.value(op, "mbar"), kernel.threads(op)[0]
+    if value is None or (value.cta is not None and not value.cta.known):
+        return RESPONSE_BYTES
+    if value.cta is None:
+        return int(mask[rank].sum())
+    return int((mask & (np.broadcast_to(value.cta.constant, mask.shape) == rank)).sum())
 
 
 @rule(
@@ -365,7 +392,9 @@ def unicast_answers_the_issuer(kernel: Kernel) -> Iterator[Outcome]:
         peers = sorted(set(kernel.ranks(waits[0])) - issuers)
         armed_there = [op for op in armed.expects if set(landing(kernel, op) or ()) & set(peers)]
         if armed.unknown or armed.others:
-            yield kernel.undecided("CLC-05", "the answer may be sent on in a way not understood", waits[0])
+            yield kernel.undecided(
+                "CLC-05", "the answer may be sent on in a way not understood", waits[0]
+            )
         elif armed_there or not armed.plain:
             yield kernel.finding(
                 "CLC-05",
@@ -386,7 +415,7 @@ def the_barrier_named(kernel: Kernel) -> Iterator[Outcome]:
         if view.unknown_barriers or request.ring is None:
             yield kernel.undecided("CLC-18", "a barrier is not understood", request.op)
             continue
-        waits = [op for op in kernel.ops("mbarrier.try_wait", "mbarrier.test_wait")]
+        waits = kernel.ops(*WAITS)
         here = [op for op in waits if _names(kernel, op, request)]
         armed = _Armed(kernel, view, request)
         slot = _slot(request.ring, request.mbar)
@@ -414,101 +443,3 @@ def _names(kernel: Kernel, op: Op, request: Request) -> bool:
 def _slot(ring: Ring, value: Value) -> str:
     symbol = ring.base.partition(":")[2]
     return ring.name if value.unknown or not value.single else f"{symbol}+{value.single}"
-
-
-# --- the cluster is there ---------------------------------------------------------------------------
-
-
-@rule(
-    "CLC-10", "error", section=TRY_CANCEL,
-    help="after mbarrier.init: fence.mbarrier_init.release.cluster, then barrier.cluster.arrive and wait",
-)  # fmt: skip
-def the_cluster_runs(kernel: Kernel) -> Iterator[Outcome]:
-    """Every CTA of the cluster runs, its barrier initialised, before the first multicast request."""
-    view, paths = responses(kernel), kernel.paths
-    for request in view.requests:
-        if not request.multicast or (kernel.shape.cluster_known and kernel.shape.ranks == 1):
-            continue
-        synced = view.cluster_waits | view.calls
-        must = paths.must(request.op, synced)
-        for crowd in paths.crowds_of(request.op):
-            goal = (request.op.index,)
-            if not paths.find(crowd, (-1,), goal, avoid=synced):
-                continue
-            sure = kernel.shape.cluster_known and paths.find(
-                crowd, (-1,), goal, avoid=synced, certain=True, open_=must
-            )
-            if sure or (kernel.shape.cluster_known and not synced):
-                yield kernel.finding(
-                    "CLC-10",
-                    "the multicast request can be issued before any barrier.cluster.wait: another"
-                    " CTA may not run yet, or its barrier not be initialised",
-                    request.op, request.ring.inits[0] if request.ring else None, "initialised here",
-                )  # fmt: skip
-            else:
-                yield kernel.undecided("CLC-10", "a way without a cluster barrier turns on data", request.op)
-            break
-        else:
-            yield from _initialised_too_late(kernel, view, request)
-
-
-def _initialised_too_late(kernel: Kernel, view: Responses, request: Request) -> Iterator[Outcome]:
-    if request.ring is None or view.calls or not kernel.shape.cluster_known:
-        return
-    arrives = kernel.indices(kernel.ops("barrier.cluster.arrive"))
-    for init in request.ring.inits:
-        if not kernel.flow.path((init.index,), arrives):
-            yield kernel.finding(
-                "CLC-10",
-                "the barrier of a multicast request is initialised after the last cluster barrier:"
-                " an answer may reach another CTA before its barrier is valid",
-                init, request.op, "the request",
-            )  # fmt: skip
-            return
-
-
-@rule(
-    "CLC-13", "error", section=TRY_CANCEL,
-    help="keep every CTA in the loop until the response that all of them see declined",
-)  # fmt: skip
-def nobody_has_left(kernel: Kernel) -> Iterator[Outcome]:
-    """No CTA of the cluster has exited while a multicast request may be issued."""
-    view, paths = responses(kernel), kernel.paths
-    if kernel.shape.ranks == 1 or view.calls:
-        return
-    for request in view.requests:
-        if not request.multicast:
-            continue
-        issuers = set(kernel.ranks(request.op))
-        for rank in range(kernel.shape.ranks):
-            crowds = [crowd for crowd in paths.crowds if crowd.rank == rank]
-            if rank in issuers or not crowds:
-                continue
-            last = [_last_stop(kernel, request, crowd) for crowd in crowds]
-            if all(stop is not None for stop in last):
-                at = next(op for op in last if op is not None)
-                yield kernel.finding(
-                    "CLC-13",
-                    f"the CTA of rank {rank} can exit before this multicast request is issued, and"
-                    " waits for none of its answers: a request to a CTA that has left is undefined",
-                    request.op, at, f"rank {rank} leaves",
-                )  # fmt: skip
-                break
-
-
-def _last_stop(kernel: Kernel, request: Request, crowd: Crowd) -> Op | None:
-    """Where these threads leave without meeting the issuer after its first request; None if they may stay."""
-    view, paths = responses(kernel), kernel.paths
-    holds = view.cluster_waits | kernel.indices(kernel.ops("mbarrier.try_wait", "mbarrier.test_wait"))
-    before = {
-        index for index in view.cluster_waits
-        if kernel.flow.dominates(index, request.op.index) and not kernel.flow.loops(index)
-    }  # fmt: skip
-    later = holds - before
-    for op in kernel.flow.exits:
-        ends = paths.find(crowd, (-1,), (op.index,))
-        if ends and any(paths.find(crowd, (-1,), (index,)) for index in later):
-            return None
-        if ends and paths.find(crowd, (-1,), (op.index,), certain=True):
-            return op
-    return None

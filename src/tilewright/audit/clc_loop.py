@@ -1,21 +1,18 @@
-"""Rules of cluster launch control, second half: reading the response, and asking again.
+"""Rules of cluster launch control: reading the response, and asking again.
 
-A response is read after its barrier's phase was seen to complete, its coordinates where it was granted; the next
-request follows once every reader in the cluster is done, and none follows a declined one. clc.py holds the first
-half, clc_work.py what becomes of the coordinates and who is still there at the end.
+A response is read after its barrier's phase was seen to complete, its coordinates where it was granted; a proxy
+fence orders the read before the next request, and none follows a declined one.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from tilewright.audit.flowing import flowing, in_address, touches_memory
 from tilewright.audit.logic import FAILS, HOLDS, registers_read
-from tilewright.audit.responses import Request, Responses, responses
+from tilewright.audit.responses import Request, Responses, covers, responses
 from tilewright.audit.rules import Outcome, rule
-from tilewright.audit.signals import ARRIVES, WAITS
-from tilewright.audit.trace import LANES_DIFFER, may_split
+from tilewright.audit.signals import WAITS
 from tilewright.ptx.flow import ENDS
 from tilewright.ptx.nodes import Name, Vector
 
@@ -52,12 +49,13 @@ def read_after_the_phase(kernel: Kernel) -> Iterator[Outcome]:
         loads = view.loads_of(query)
         if not loads and view.requests:
             yield kernel.undecided("CLC-06", "where the handle was loaded is not understood", query)
-        elif len(loads) > 1 and not any(op.has("b128") for op in loads) and query in view.is_canceled:
+            continue
+        torn = view.torn(query) if query in view.is_canceled else None
+        if torn is not None:
             yield kernel.finding(
                 "CLC-06",
-                f"the response is read by {len(loads)} loads: only one 128-bit load is sure to see one"
-                " response",
-                loads[0], loads[1], "reads another part", severity="warning",
+                "the response is read by two loads: only one 128-bit load is sure to see one response",
+                torn[0], torn[1], "reads another part", severity="warning",
             )  # fmt: skip
 
 
@@ -65,6 +63,8 @@ def _waited_for(
     kernel: Kernel, view: Responses, read: Op, rings: tuple[Ring, ...]
 ) -> Iterator[Outcome]:
     paths = kernel.paths
+    if not any(view.waits(ring) for ring in rings) and kernel.ops(*WAITS):
+        return  # they are on another barrier: CLC-18
     good = frozenset().union(*(view.success(ring) for ring in rings))
     fences = _acquiring(kernel) if any(_relaxed(view, ring) for ring in rings) else frozenset()
     avoid = view.calls | fences
@@ -142,27 +142,61 @@ def _same_slot(view: Responses, request: Request, read: Op) -> bool:
 def coordinates_when_granted(kernel: Kernel) -> Iterator[Outcome]:
     """Coordinates are read only where is_canceled held for the same handle."""
     view = responses(kernel)
+    unused: list[Op] = []
     for query in view.coordinates:
-        asked = frozenset(op.index for op in view.is_canceled if _same_handle(kernel, view, op, query))
+        yield from _fourth(kernel, query)
+        asked = frozenset(
+            op.index for op in view.is_canceled if _same_handle(kernel, view, op, query)
+        )
         conditions = kernel.flow.conditions(query)
         logic = kernel.paths.logic
-        if asked and any(
-            logic.answers(c.register, c.at, HOLDS if c.holds else FAILS, asked) == {True}
-            for c in conditions
+        answers = [
+            logic.answers(c.register, c.at, HOLDS if c.holds else FAILS, asked) for c in conditions
+        ]
+        if asked and {True} in answers:
+            continue
+        if {False} not in answers and any(
+            _from_memory(kernel, c.register, c.at, asked) for c in conditions
         ):
-            pass
-        elif any(_from_memory(kernel, c.register, c.at, asked) for c in conditions):
-            yield kernel.undecided("CLC-07", "it depends on data whether the response was granted", query)
+            yield kernel.undecided(
+                "CLC-07", "it depends on data whether the response was granted", query
+            )
+            continue
+        use = _used_when_declined(kernel, view, query)
+        if use is None:
+            unused.append(query)
         else:
-            why = "is_canceled does not decide whether it is reached" if asked else "is_canceled is never asked"
-            first = min(asked, default=None)
             yield kernel.finding(
                 "CLC-07",
-                f"coordinates are read from a response that may be declined ({why}): they are undefined"
-                " then",
-                query, None if first is None else kernel.flow.ops[first], "asks for the same handle",
+                "the coordinates of a declined response are used: they are undefined, and declined does"
+                " not mean that nothing is left",
+                query, use, "uses them where the response was not granted",
             )  # fmt: skip
-        yield from _fourth(kernel, query)
+    if unused:
+        more = f" ({len(unused)} such queries)" if len(unused) > 1 else ""
+        yield kernel.finding(
+            "CLC-07",
+            f"coordinates are read before it is known that the response was granted{more}: of a declined"
+            " one that is undefined, even if the result is not used",
+            unused[0], view.is_canceled[0] if view.is_canceled else None, "asks whether it was",
+            severity="error" if kernel.options.strict else "warning",
+        )  # fmt: skip
+
+
+def _used_when_declined(kernel: Kernel, view: Responses, query: Op) -> Op | None:
+    """Where memory is touched with coordinates on a way that no success leads to."""
+    paths = kernel.paths
+    for index, brought in flowing(kernel).from_results((query,), only=True).items():
+        op = kernel.flow.ops[index]
+        if not touches_memory(op) or not brought & in_address(op):
+            continue
+        for crowd in paths.crowds_of(query, op):
+            if paths.find(
+                crowd, (query.index,), (index,), avoid=(query.index,), closed=view.granted,
+                certain=True, open_=view.declined,
+            ):  # fmt: skip
+                return op
+    return None
 
 
 def _same_handle(kernel: Kernel, view: Responses, a: Op, b: Op) -> bool:
@@ -181,8 +215,8 @@ def _same_handle(kernel: Kernel, view: Responses, a: Op, b: Op) -> bool:
 def _from_memory(kernel: Kernel, register: str, at: int, asked: frozenset[int]) -> bool:
     """Whether a predicate comes from the query in a way not understood, or from what others may have stored."""
     made = kernel.paths.logic.slice(register, at)
-    if made & asked:
-        return True
+    if any(index in made and kernel.flow.dominates(index, at) for index in asked):
+        return True  # of this round; an answer of the round before says nothing
     if asked:
         return False
     ops = [kernel.flow.ops[i] for i in made]
@@ -227,7 +261,9 @@ def none_after_a_declined(kernel: Kernel) -> Iterator[Outcome]:
         for query in view.is_canceled:
             outcome = None
             for crowd in paths.crowds_of(query, request.op):
-                if not paths.find(crowd, (query.index,), goal, avoid=view.calls, closed=view.granted):
+                if not paths.find(
+                    crowd, (query.index,), goal, avoid=view.calls, closed=view.granted
+                ):
                     continue
                 outcome = _asked_again(kernel, view, request, query, crowd)
                 break
@@ -290,7 +326,7 @@ def read_before_the_next_write(kernel: Kernel) -> Iterator[Outcome]:
     both = _fences(kernel, "")
     release = both | _fences(kernel, "release")
     missing = False
-    for read in view.reads:
+    for read in view.last_reads:
         if not view.requests_of(read) or not kernel.flow.loops(read.index):
             continue
         outcome = _fenced(kernel, view, read, release)
@@ -310,16 +346,14 @@ def _fences(kernel: Kernel, side: str) -> frozenset[int]:
     return frozenset(op.index for op in ops)
 
 
-def _releases(kernel: Kernel, view: Responses) -> frozenset[int]:
+def _releases(view: Responses) -> frozenset[int]:
     """Arrivals by which a reader says that it is done."""
     return frozenset(op.index for ring in view.consumed for op in view.arrivals(ring))
 
 
-def _fenced(
-    kernel: Kernel, view: Responses, read: Op, fences: frozenset[int]
-) -> Outcome | None:
+def _fenced(kernel: Kernel, view: Responses, read: Op, fences: frozenset[int]) -> Outcome | None:
     paths = kernel.paths
-    goals = {read.index, *(r.op.index for r in view.requests), *_releases(kernel, view)}
+    goals = {read.index, *(r.op.index for r in view.requests), *_releases(view)}
     lacking: list[tuple[Crowd, bool]] = []
     crowds = paths.crowds_of(read)
     for crowd in crowds:
@@ -333,7 +367,12 @@ def _fenced(
         crowd for crowd, never in lacking
         if never or paths.find(crowd, (read.index,), goals, avoid=fences | view.calls, certain=True)
     ]  # fmt: skip
-    if len(sure) == len(crowds):
+    signals = goals - {read.index}
+    own = any(
+        paths.find(crowd, (read.index,), signals, avoid={*fences, *view.calls, read.index})
+        for crowd in sure
+    )  # a thread that signals itself; others may be fenced by the one that signals for them
+    if own or len(sure) == len(crowds):
         return kernel.finding(
             "CLC-09",
             "no proxy fence stands between this read and the release of the response: the next answer"
@@ -348,16 +387,22 @@ def _issuer_fenced(
 ) -> Iterator[Outcome]:
     if one_sided and kernel.options.ptx_isa <= ONE_SIDED_UNTIL:
         return
-    acquire = both | _fences(kernel, "acquire")
+    paths, acquire = kernel.paths, both | _fences(kernel, "acquire")
     if not any(view.requests_of(read) for read in view.reads):
         return
     for request in again:
         goal = (request.op.index,)
-        for crowd in kernel.paths.crowds_of(request.op):
-            if not kernel.paths.find(crowd, goal, goal, avoid=acquire | view.calls):
+        signals = covers(view, everywhere=False)
+        for crowd in paths.crowds_of(request.op):
+            heard = [each for each in signals if paths.passes(crowd, goal, goal, (each,))]
+            starts = heard or list(goal)
+            avoid = acquire | view.calls
+            if not all(paths.find(crowd, (each,), goal, avoid=avoid) for each in starts):
                 continue
-            if kernel.paths.passes(crowd, goal, goal, acquire):
-                yield kernel.undecided("CLC-09", "a way without the acquiring fence turns on data", request.op)
+            if any(paths.passes(crowd, (each,), goal, acquire) for each in starts):
+                yield kernel.undecided(
+                    "CLC-09", "a way without the acquiring fence turns on data", request.op
+                )
             else:
                 yield kernel.finding(
                     "CLC-09",
@@ -367,176 +412,3 @@ def _issuer_fenced(
                     severity="error" if kernel.options.strict else "warning",
                 )  # fmt: skip
             break
-
-
-@rule(
-    "CLC-14", "error", section=TRY_CANCEL,
-    help="wait, before the next request, on a barrier that the readers of all CTAs arrive at, or on the cluster's",
-)  # fmt: skip
-def consumed_by_the_cluster(kernel: Kernel) -> Iterator[Outcome]:
-    """A request follows the previous one only after the readers of every CTA are done with its response."""
-    yield from _consumed(kernel, "CLC-14", staged=False)
-
-
-@rule(
-    "CLC-15", "error", section=TRY_CANCEL,
-    help="give each stage a response and a barrier, wait on its empty barrier, and sync the warp before its release",
-)  # fmt: skip
-def stages_are_reused_when_empty(kernel: Kernel) -> Iterator[Outcome]:
-    """A stage is asked for again only after its readers released it, and each stage has its own response."""
-    yield from _consumed(kernel, "CLC-15", staged=True)
-    yield from _shared_response(kernel)
-    yield from _lanes_together(kernel)
-
-
-def _staged(request: Request) -> bool:
-    return bool(request.mbar.unknown or request.response.unknown)
-
-
-def _consumed(kernel: Kernel, rule_id: str, *, staged: bool) -> Iterator[Outcome]:
-    view, paths = responses(kernel), kernel.paths
-    for request in view.requests:
-        goal = (request.op.index,)
-        if _staged(request) != staged or not kernel.flow.path(goal, goal):
-            continue
-        yield from _relaxed_release(kernel, view, rule_id)
-        readers = [read for read in view.reads if request in view.requests_of(read)]
-        ranks = {rank for read in readers for rank in kernel.ranks(read)}
-        far = ranks - set(kernel.ranks(request.op))
-        if not readers or (not far and not staged):
-            continue
-        covers = _covers(kernel, view, request, everywhere=bool(far))
-        for crowd in paths.crowds_of(request.op):
-            if not paths.find(crowd, goal, goal, avoid=covers | view.calls):
-                continue
-            if paths.passes(crowd, goal, goal, covers):
-                yield kernel.undecided(rule_id, "a way without a wait for the readers turns on data", request.op)
-            else:
-                where = f" in rank {', '.join(map(str, sorted(far)))}" if far else ""
-                yield kernel.finding(
-                    rule_id,
-                    f"the next request waits for no reader{where}: the answer overwrites a response"
-                    " that may not have been read",
-                    request.op, next((r for r in readers if set(kernel.ranks(r)) & far), readers[0]),
-                    "reads the response",
-                )  # fmt: skip
-            break
-
-
-def _covers(
-    kernel: Kernel, view: Responses, request: Request, *, everywhere: bool
-) -> frozenset[int]:
-    """Waits that readers in all CTAs take part in."""
-    own = {id(r.ring) for r in view.requests}
-    found = set(view.cluster_waits)
-    for op in kernel.ops(*WAITS):
-        ring = kernel.ring(op)
-        if ring is None or (
-            id(ring) not in own and (not everywhere or view.released_by_others(ring))
-        ):
-            found.add(op.index)
-    if not everywhere:
-        found |= view.cta_barriers
-    return frozenset(found)
-
-
-def _relaxed_release(kernel: Kernel, view: Responses, rule_id: str) -> Iterator[Outcome]:
-    fences = frozenset(
-        op.index for op in kernel.ops("fence") if not op.is_a("fence.mbarrier_init")
-    )  # fmt: skip
-    for ring in view.consumed:
-        for arrive in view.arrivals(ring):
-            if not arrive.has("relaxed"):
-                continue
-            readers = [r for r in view.reads if kernel.flow.path((r.index,), (arrive.index,))]
-            for read in readers:
-                if kernel.flow.path((read.index,), fences, (arrive.index,)) or not kernel.together(read, arrive):
-                    continue
-                yield kernel.finding(
-                    rule_id,
-                    f"a relaxed arrival on {ring.name} releases the response: it orders nothing, so the"
-                    " read may still be pending when the next answer is written",
-                    arrive, read, "the read",
-                )  # fmt: skip
-                break
-
-
-def _shared_response(kernel: Kernel) -> Iterator[Outcome]:
-    view, paths = responses(kernel), kernel.paths
-    for first in view.requests:
-        for second in view.requests:
-            if first is second or first.ring is None or not _one_response(first, second):
-                continue
-            good = view.success(first.ring)
-            for crowd in paths.crowds_of(first.op, second.op):
-                if paths.find(
-                    crowd, (first.op.index,), (second.op.index,), closed=good, avoid=view.calls,
-                    certain=True,
-                ):  # fmt: skip
-                    yield kernel.finding(
-                        "CLC-15",
-                        "two requests in flight write the same response: each stage needs its own 16"
-                        " bytes, or one answer is lost",
-                        second.op, first.op, "is still in flight",
-                    )  # fmt: skip
-                    return
-
-
-def _one_response(first: Request, second: Request) -> bool:
-    a, b = first.response, second.response
-    return (
-        bool(a.base)
-        and a.base == b.base
-        and not a.unknown
-        and not b.unknown
-        and a.single is not None
-        and a.single == b.single
-    )
-
-
-def _lanes_together(kernel: Kernel) -> Iterator[Outcome]:
-    """All lanes that read a response have read it before one of them releases it."""
-    view, paths = responses(kernel), kernel.paths
-    synced = {
-        op.index for op in kernel.flow.ops
-        if op.has("sync") and op.node.opcode.root not in {"elect"}
-        or op.is_a("barrier.cluster", "barrier", "bar")
-    }  # fmt: skip
-    for ring in view.consumed:
-        for arrive in kernel.of_ring(ring, *ARRIVES):
-            if max(kernel.per_cta(arrive), default=0) == 0:
-                continue
-            yield from _alone(kernel, view, ring, arrive, synced, paths.crowds_of(arrive))
-
-
-def _alone(  # noqa: PLR0913, PLR0917  (one release, seen from its readers)
-    kernel: Kernel, view: Responses, ring: Ring, arrive: Op, synced: set[int], crowds: list[Crowd]
-) -> Iterator[Outcome]:
-    lanes = kernel.threads(arrive)[0]
-    for read in view.reads:
-        mask = kernel.threads(read)[0]
-        if not kernel.together(read, arrive) or may_split(kernel, arrive, LANES_DIFFER):
-            continue
-        warps = _warps(lanes)
-        if not any(_warps(mask).get(warp, 0) > count for warp, count in warps.items()):
-            continue
-        for crowd in crowds:
-            reach = kernel.paths.find(crowd, (read.index,), (arrive.index,), avoid={read.index})
-            if reach and not kernel.paths.find(
-                crowd, (read.index,), synced, avoid={arrive.index, read.index}
-            ):
-                yield kernel.finding(
-                    "CLC-15",
-                    f"one lane releases {ring.name} while other lanes of its warp may still read the"
-                    " response: no bar.warp.sync stands between",
-                    arrive, read, "all lanes read here",
-                )  # fmt: skip
-                return
-
-
-def _warps(mask: np.ndarray) -> dict[tuple[int, int], int]:
-    found: dict[tuple[int, int], int] = {}
-    for rank, thread in np.argwhere(mask):
-        key = int(rank), int(thread) // 32
-        found[key] = found.get(key, 0) + 1
-    return found

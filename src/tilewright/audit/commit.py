@@ -31,10 +31,17 @@ BLOCK_BARRIERS = (
     "barrier.cluster.wait",
 )  # fmt: skip
 
+CROWDS_MAX = 4
+"""Kinds of thread that are asked whether a way holds; they mostly do the same."""
+
 
 def thread_arrives(kernel: Kernel) -> list[Op]:
     """Arrivals by which a thread says that it is done; those that announce bytes say that it begins."""
-    return [op for op in kernel.ops("mbarrier.arrive", "mbarrier.arrive_drop") if not op.has("expect_tx")]
+    return [
+        op
+        for op in kernel.ops("mbarrier.arrive", "mbarrier.arrive_drop")
+        if not op.has("expect_tx")
+    ]
 
 
 def waits_of(kernel: Kernel, ring: Ring) -> list[Op]:
@@ -48,10 +55,19 @@ def copies_in(kernel: Kernel) -> list[Op]:
 
 
 def on_its_way(kernel: Kernel, start: Op, goals: Iterable[Op], avoid: Iterable[Op] = ()) -> bool:
-    """Whether a thread of `start` can pass from it to one of `goals` and none of `avoid`."""
-    mine = [op.index for op in goals if kernel.together(start, op)]
-    return bool(mine) and kernel.flow.path(
-        (start.index,), mine, kernel.indices(avoid) | kernel.elsewhere(start)
+    """Whether a thread of `start` may pass from it to one of `goals` and none of `avoid`."""
+    ends = [op for op in goals if kernel.together(start, op)]
+    return bool(ends) and kernel.flow.path(
+        (start.index,), kernel.indices(ends), kernel.indices(avoid) | kernel.elsewhere(start)
+    )
+
+
+def way_holds(kernel: Kernel, start: Op, goal: Op, avoid: Iterable[Op] = ()) -> bool:
+    """The same once more, with predicates kept along the way: for what is about to be reported."""
+    stops = kernel.indices(avoid)
+    return any(
+        kernel.paths.find(crowd, (start.index,), (goal.index,), avoid=stops)
+        for crowd in kernel.paths.crowds_of(start, goal)[:CROWDS_MAX]
     )
 
 
@@ -107,7 +123,7 @@ def slots_are_released_by_commit(kernel: Kernel) -> Iterator[Outcome]:
             for mma in mmas
             if on_its_way(kernel, mma, [arrive], completion) and _reads(kernel, mma, fulls)
         ]
-        if before:
+        if before and way_holds(kernel, before[-1], arrive, completion):
             told.add(ring)
             yield kernel.finding(
                 "TC-10",
@@ -248,9 +264,7 @@ def accumulator_is_free(kernel: Kernel) -> Iterator[Outcome]:
         if loop is None:
             continue
         readers = [op for op in loads if not kernel.together(op, mma)]
-        waits = [
-            op for op in kernel.ops(*WAITS) if op.index in loop and kernel.together(op, mma)
-        ]
+        waits = [op for op in kernel.ops(*WAITS) if op.index in loop and kernel.together(op, mma)]
         if any(op.index in loop and kernel.together(op, mma) for op in kernel.ops(*BLOCK_BARRIERS)):
             return
         freeing = [
@@ -324,9 +338,7 @@ def last_commits_are_received(kernel: Kernel) -> Iterator[Outcome]:
         if any(kernel.ring(op) is None for op in filling):
             yield kernel.undecided("TC-18", "a barrier's address is not understood", commits[0])
             continue
-        draining = [
-            wait for wait in waits_of(kernel, ring) if not on_its_way(kernel, wait, copies)
-        ]
+        draining = [wait for wait in waits_of(kernel, ring) if not on_its_way(kernel, wait, copies)]
         if not any(on_its_way(kernel, copy, draining) for copy in copies):
             waits = [w for w in waits_of(kernel, ring) if on_its_way(kernel, w, copies)]
             yield kernel.finding(

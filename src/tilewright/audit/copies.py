@@ -111,7 +111,7 @@ def depends_on_rank(kernel: Kernel, op: Op) -> bool:
     )
 
 
-def certain(kernel: Kernel, op: Op, broken: np.ndarray | bool) -> bool | None:
+def certain(kernel: Kernel, op: Op, broken: np.ndarray) -> bool | None:
     """Whether a break in these (ranks, threads) is one in threads that do execute the instruction.
 
     None: only in threads of which it is not known.
@@ -122,11 +122,13 @@ def certain(kernel: Kernel, op: Op, broken: np.ndarray | bool) -> bool | None:
         return False
     if exact or bool(np.all(hit == mask)):
         return True
-    whole_ranks = any(hit[rank].any() and np.all(hit[rank] == mask[rank]) for rank in range(len(mask)))
+    whole_ranks = any(
+        hit[rank].any() and np.all(hit[rank] == mask[rank]) for rank in range(len(mask))
+    )
     return True if whole_ranks and not depends_on_rank(kernel, op) else None
 
 
-def first_rank(kernel: Kernel, op: Op, broken: np.ndarray | bool) -> int:
+def first_rank(kernel: Kernel, op: Op, broken: np.ndarray) -> int:
     """The lowest rank with a thread in which it is broken."""
     mask = kernel.threads(op)[0]
     return int(np.flatnonzero((np.broadcast_to(broken, mask.shape) & mask).any(axis=1))[0])

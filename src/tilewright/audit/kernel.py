@@ -97,7 +97,11 @@ class Kernel:
     module: Module
     function: Function
     options: Options = field(default_factory=Options)
+    _by_entry: dict[tuple[str, ...], list[Op]] = field(default_factory=dict, init=False, repr=False)
     _views: dict[object, object] = field(default_factory=dict, init=False, repr=False)
+    _ring_of: dict[tuple[int, str], Ring | None] = field(
+        default_factory=dict, init=False, repr=False
+    )
     _elsewhere: dict[bytes, frozenset[int]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -153,7 +157,17 @@ class Kernel:
 
     def ops(self, *entries: str) -> list[Op]:
         """Instructions of these entries of the opcode table, longer ones included, in order."""
-        return [op for op in self.flow.ops if op.is_a(*entries)]
+        if entries not in self._by_entry:
+            found = [op for ops in self._entries.values() if ops[0].is_a(*entries) for op in ops]
+            self._by_entry[entries] = sorted(found, key=lambda op: op.index)
+        return list(self._by_entry[entries])
+
+    @cached_property
+    def _entries(self) -> dict[str, list[Op]]:
+        found: dict[str, list[Op]] = {}
+        for op in self.flow.ops:
+            found.setdefault(op.entry, []).append(op)
+        return found
 
     def indices(self, ops: Iterable[Op]) -> set[int]:
         """Their places in the line."""
@@ -250,6 +264,12 @@ class Kernel:
 
     def ring(self, op: Op, role: str = "mbar") -> Ring | None:
         """The barrier object that an instruction names; None when its address is not understood."""
+        key = op.index, role
+        if key not in self._ring_of:
+            self._ring_of[key] = self._find_ring(op, role)
+        return self._ring_of[key]
+
+    def _find_ring(self, op: Op, role: str) -> Ring | None:
         value = self.value(op, role)
         if value is None or not value.base:
             return None

@@ -119,7 +119,7 @@ class _Question:
         outer, self._open = self._open, set()
         found = NEITHER
         for definition in definitions:
-            found |= self._left_by(self.flow.ops[definition], register, test)
+            found |= self._left_by(self.flow.ops[definition], test)
         self._busy.discard(key)
         self._open.discard(key)
         if not self._open:
@@ -127,10 +127,10 @@ class _Question:
         self._open |= outer
         return found
 
-    def _left_by(self, op: Op, register: str, test: Test) -> Answers:
+    def _left_by(self, op: Op, test: Test) -> Answers:
         if op.index in self.asked:
             return frozenset(answer for answer in BOTH if test.holds(int(answer)))
-        found = self._computed(op, register, test)
+        found = self._computed(op, test)
         if found != BOTH:
             return found
         for condition in self.flow.conditions(op):  # a definition says that its place was reached
@@ -140,7 +140,11 @@ class _Question:
 
     def _operand(self, operand: Operand, op: Op, test: Test) -> Answers:
         number = constant(operand)
-        if number is None and isinstance(operand, Name) and not self.values.definitions(operand.name):
+        if (
+            number is None
+            and isinstance(operand, Name)
+            and not self.values.definitions(operand.name)
+        ):
             number = self.values.of(operand, op).number()
         if number is not None:
             return BOTH if test.holds(number) else NEITHER
@@ -148,8 +152,7 @@ class _Question:
             return self.of(operand.name, op.index, test)
         return BOTH
 
-    def _computed(self, op: Op, register: str, test: Test) -> Answers:
-        del register
+    def _computed(self, op: Op, test: Test) -> Answers:  # noqa: PLR0911  (a case an opcode)
         root, sources = op.node.opcode.root, op.operands[1:]
         if root in {"mov", "cvt"} and len(sources) == 1:
             return self._operand(sources[0], op, test)
@@ -235,7 +238,7 @@ def _names(operand: Operand) -> Iterator[str]:
             for part in operand.parts:
                 yield from _names(part)
         case _:
-            left = getattr(operand, "left", None), getattr(operand, "right", None)
-            for part in left:
-                if part is not None:
-                    yield from _names(part)
+            for side in ("left", "right", "operand"):
+                inner = getattr(operand, side, None)
+                if inner is not None:
+                    yield from _names(inner)

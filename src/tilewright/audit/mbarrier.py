@@ -1,6 +1,6 @@
 """Rules of the mbarrier family: the barrier object itself, from its initialisation to its end.
 
-What happens in its phases is in `mbarrier_phase.py`.
+What happens in its phases is in `mbarrier_phase.py`, at which scope in `mbarrier_scope.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.audit.kernel import MBARRIER_BYTES, Kernel
+from tilewright.audit.kernel import MBARRIER_BYTES
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.signals import (
     ARRIVES,
@@ -30,7 +30,7 @@ from tilewright.ptx.nodes import Sink
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tilewright.audit.kernel import Ring
+    from tilewright.audit.kernel import Kernel
     from tilewright.ptx.flow import Op
     from tilewright.ptx.values import Value
 
@@ -79,10 +79,8 @@ def _misplaced(kernel: Kernel, op: Op, value: Value) -> str | None:
     if odd.size and align_of(variable) % MBARRIER_BYTES == 0:
         return f"barrier at {name.partition('@')[0]}+{odd[0]} is not 8-byte aligned"
     size = bytes_of(variable, name)
-    if size is not None and not value.unknown and int(offsets.max()) + MBARRIER_BYTES > size:
-        return (
-            f"8-byte barrier at {name.partition('@')[0]}+{offsets.max()} passes the end of its symbol: {size} bytes"
-        )
+    if size is not None and not value.unknown and int(offsets.min()) + MBARRIER_BYTES > size:
+        return f"8-byte barrier at {name.partition('@')[0]}+{offsets.min()} passes the end of its symbol: {size} bytes"
     return None
 
 
@@ -96,7 +94,9 @@ def initial_count(kernel: Kernel) -> Iterator[Outcome]:
         value = kernel.value(op, "count")
         count = None if value is None else value.number()
         if count is not None and not 1 <= count <= COUNT_MAX:
-            yield kernel.finding("MBAR-02", f"mbarrier.init with a count outside 1 to {COUNT_MAX}: {count}", op)
+            yield kernel.finding(
+                "MBAR-02", f"mbarrier.init with a count outside 1 to {COUNT_MAX}: {count}", op
+            )
 
 
 # --- visibility of the initialisation -------------------------------------------------------------
@@ -132,37 +132,46 @@ def _init_unseen(kernel: Kernel, init: Op, user: Op) -> Outcome | None:
         return None
     out = where(kernel, user, "mbar") != "own" or multicasts(kernel, user) != "own"
     foreign = reach.mask(user) & ~reach.mask(init)
-    if not foreign and not out:
-        return None
     strong = _publishers(kernel, init, across_ctas=out)
-    maybe = strong | {
-        op.index
-        for op in kernel.flow.ops
-        if op.node.opcode.root in {"bar", "barrier", "atom", "call"}
-        or (op.node.opcode.root == "ld" and (op.has("acquire") or op.has("volatile")))
-        or (op.is_a(*WAITS) and kernel.ring(op) is not kernel.ring(init))
-    }
+    if not (foreign or out) or not kernel.flow.path((init.index,), (user.index,), strong):
+        return None
     arrivals = _arrivals_unpublished(kernel, init)
-    if not kernel.flow.path((init.index,), (user.index,), strong):
-        return None
-    if not out and not reach.threads_to((-1,), user, strong) & foreign:
-        return None
-    if out and not reach.threads_to((-1,), user, strong):
+    others = reach.everyone if out else foreign
+    if not reach.threads_to((-1,), user, strong) & others:
         return None
     says = "used here by another thread" if not out else "used here by, or from, another CTA"
-    weak = [kernel.flow.ops[i] for i in arrivals]
+    maybe = strong | _perhaps_orders(kernel, init, across_ctas=out)
     if kernel.flow.path((init.index,), (user.index,), maybe - set(arrivals) - _waits_of(kernel)):
         cause = (
             "barrier.cluster.arrive.relaxed publishes nothing without fence.mbarrier_init or fence.acq_rel.cluster before it"
-            if weak
+            if arrivals
             else "nothing orders it before the first use"
         )
         return kernel.finding(
-            "MBAR-04", f"initialisation of {_name(kernel, init)} is not visible: {cause}", init, user, says
+            "MBAR-04",
+            f"initialisation of {_name(kernel, init)} is not visible: {cause}",
+            init,
+            user,
+            says,
         )
     return kernel.undecided(
-        "MBAR-04", f"what orders the initialisation of {_name(kernel, init)} before its use is not understood", user
+        "MBAR-04",
+        f"what orders the initialisation of {_name(kernel, init)} before its use is not understood",
+        user,
     )
+
+
+def _perhaps_orders(kernel: Kernel, init: Op, *, across_ctas: bool) -> set[int]:
+    """Instructions by which one thread may learn that another has come so far."""
+    ring = kernel.ring(init)
+    return {
+        op.index
+        for op in kernel.flow.ops
+        if op.node.opcode.root in {"atom", "call"}
+        or (op.node.opcode.root in {"bar", "barrier"} and not across_ctas)
+        or (op.node.opcode.root == "ld" and (op.has("acquire") or op.has("volatile")))
+        or (op.node.opcode.root == "mbarrier" and op.is_a(*WAITS) and kernel.ring(op) is not ring)
+    }
 
 
 def _waits_of(kernel: Kernel) -> set[int]:
@@ -306,7 +315,7 @@ def _live_under(kernel: Kernel, op: Op, value: Value) -> Op | None:
             hit = (offsets < at.single + MBARRIER_BYTES) & (offsets + size > at.single)
             ended = kernel.indices(kernel.of_ring(ring, "mbarrier.inval"))
             if (
-                hit.any()
+                (hit.all() or (hit.any() and not kernel.reach.open_conditions(op)))
                 and kernel.flow.path((init.index,), (op.index,))
                 and not kernel.flow.path(ended, (op.index,))
                 and not kernel.reach.open_conditions(init)
@@ -350,7 +359,9 @@ def _never_initialised(kernel: Kernel) -> Iterator[Outcome]:
         if known and kernel.ring(op) is None and value.place not in said:
             said.add(value.place)
             yield kernel.finding(
-                "MBAR-10", f"{op.name} on {value.base.partition(':')[2]}+{value.single}, which no mbarrier.init makes a barrier", op
+                "MBAR-10",
+                f"{op.name} on {value.base.partition(':')[2]}+{value.single}, which no mbarrier.init makes a barrier",
+                op,
             )
 
 
@@ -365,7 +376,9 @@ def outstanding_bytes(kernel: Kernel) -> Iterator[Outcome]:
         number = None if value is None else value.number()
         if number is not None and not 0 <= number <= COUNT_MAX:
             yield kernel.finding(
-                "MBAR-11", f"{number} bytes expected on one barrier; its transaction count ends at {COUNT_MAX}", op
+                "MBAR-11",
+                f"{number} bytes expected on one barrier; its transaction count ends at {COUNT_MAX}",
+                op,
             )
 
 
@@ -377,13 +390,21 @@ def remote_operations(kernel: Kernel) -> Iterator[Outcome]:
     """On another CTA's barrier only arrive, expect_tx and complete_tx exist, and they return nothing."""
     for op in kernel.ops("mbarrier"):
         if op.is_a(*OWN_ONLY) and op.has("shared::cluster"):
-            yield kernel.finding("MBAR-13", f"{op.entry} on .shared::cluster; it works on the own CTA's barrier only", op)
+            yield kernel.finding(
+                "MBAR-13",
+                f"{op.entry} on .shared::cluster; it works on the own CTA's barrier only",
+                op,
+            )
         elif op.is_a("mbarrier.init", "mbarrier.inval") and where(kernel, op, "mbar") == "other":
             yield kernel.finding("MBAR-13", f"{op.entry} on a barrier of another CTA", op)
         elif op.is_a(*ARRIVES) and op.has("shared::cluster"):
             state = op.role("state")
             if state is not None and not isinstance(state, Sink):
-                yield kernel.finding("MBAR-13", f"{op.entry} on .shared::cluster returns no state; its destination is _", op)
+                yield kernel.finding(
+                    "MBAR-13",
+                    f"{op.entry} on .shared::cluster returns no state; its destination is _",
+                    op,
+                )
 
 
 @rule(
@@ -398,9 +419,15 @@ def modifiers_and_counts(kernel: Kernel) -> Iterator[Outcome]:
         scopes = [word for word in ("cta", "cluster") if op.has(word)]
         if bool(semantics) != bool(scopes):
             has, lacks = ("semantics", "scope") if semantics else ("scope", "semantics")
-            yield kernel.finding("MBAR-14", f"{op.entry} with {has} .{(semantics or scopes)[0]} and no {lacks}", op)
+            yield kernel.finding(
+                "MBAR-14", f"{op.entry} with {has} .{(semantics or scopes)[0]} and no {lacks}", op
+            )
         if op.has("relaxed") and version is not None and version < (8, 6):
-            yield kernel.finding("MBAR-14", f"{op.entry}.relaxed needs PTX ISA 8.6; the module declares {version[0]}.{version[1]}", op)
+            yield kernel.finding(
+                "MBAR-14",
+                f"{op.entry}.relaxed needs PTX ISA 8.6; the module declares {version[0]}.{version[1]}",
+                op,
+            )
         yield from _arrival_count(kernel, op)
 
 
@@ -411,8 +438,12 @@ def _arrival_count(kernel: Kernel, op: Op) -> Iterator[Outcome]:
         return
     ring = kernel.ring(op)
     if not 1 <= count <= COUNT_MAX:
-        yield kernel.finding("MBAR-14", f"{op.entry} with a count outside 1 to {COUNT_MAX}: {count}", op)
-    elif op.has("noComplete") and ring is not None and ring.count is not None and count >= ring.count:
+        yield kernel.finding(
+            "MBAR-14", f"{op.entry} with a count outside 1 to {COUNT_MAX}: {count}", op
+        )
+    elif (
+        op.has("noComplete") and ring is not None and ring.count is not None and count >= ring.count
+    ):
         yield kernel.finding(
             "MBAR-14", f"{op.entry}.noComplete with count {count} completes a phase of {ring.count} arrivals",
             op, ring.inits[0], "count given here",
@@ -431,7 +462,10 @@ def result_used(kernel: Kernel) -> Iterator[Outcome]:
         name = getattr(result, "name", "")
         if name not in read:
             yield kernel.finding(
-                "MBAR-15", f"result of {op.entry} is never read; it may be false, and then nothing is ordered", op, severity="note"
+                "MBAR-15",
+                f"result of {op.entry} is never read; it may be false, and then nothing is ordered",
+                op,
+                severity="note",
             )
 
 
@@ -446,7 +480,9 @@ def _read_by(op: Op) -> set[str]:
             found.add(operand.name)
         for part in ("elements", "parts"):
             stack.extend(getattr(operand, part, ()))
-        for part in ("first", "second", "left", "right", "operand"):
-            if hasattr(operand, part):
-                stack.append(getattr(operand, part))
+        stack.extend(
+            getattr(operand, part)
+            for part in ("first", "second", "left", "right", "operand")
+            if hasattr(operand, part)
+        )
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.tcgen05 import cta_group
-from tilewright.audit.trace import known_bits
+from tilewright.audit.trace import BitTracer
 from tilewright.ptx.nodes import Memory
 
 if TYPE_CHECKING:
@@ -141,12 +141,13 @@ def shared_memory_descriptor(kernel: Kernel) -> Iterator[Outcome]:
     """Shared memory descriptors carry the fixed bits, and a swizzle that exists."""
     seen: set[str] = set()
     undecided = False
+    tracer = BitTracer(kernel)
     for op in kernel.ops("tcgen05.mma", "tcgen05.cp"):
         for role in ("a", "b", "descriptor"):
             operand = op.role(role)
             if operand is None or isinstance(operand, Memory):
                 continue
-            bits = known_bits(kernel, operand, op)
+            bits = tracer.of(operand, op)
             if bits.field(46, 3) is None and not undecided:
                 undecided = True
                 yield kernel.undecided(

@@ -30,6 +30,7 @@ class Reach:
         self._masks: dict[int, int] = {}
         self._predicates: dict[int, int | None] = {}
         self._from: dict[tuple[frozenset[int], frozenset[int]], dict[int, int]] = {}
+        self.first: dict[tuple[str, int], int | None] = {}  # kept by `first.first_number`
         self._open: dict[int, tuple[Condition, ...]] = {}
 
     @cached_property

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.audit.signals import ARRIVES, CTA_BARRIERS, WAITS
+from tilewright.audit.trace import sources
 from tilewright.ptx.nodes import Name, Vector
 
 if TYPE_CHECKING:
@@ -54,22 +55,26 @@ class Responses:
     def requests(self) -> tuple[Request, ...]:
         """Every try_cancel, in order."""
         found = []
-        for op in self.kernel.ops(REQUEST):
+        for op in self._reached(REQUEST):
             response, mbar = self.kernel.value(op, "response"), self.kernel.value(op, "mbar")
             if response is not None and mbar is not None:
                 multicast = op.has("multicast::cluster::all")
                 found.append(Request(op, response, mbar, self.kernel.ring(op), multicast))
         return tuple(found)
 
+    def _reached(self, *entries: str) -> list[Op]:
+        reached = self.kernel.flow.reachable((-1,))
+        return [op for op in self.kernel.ops(*entries) if op.index in reached]
+
     @cached_property
     def is_canceled(self) -> tuple[Op, ...]:
         """Queries whether a response is a success."""
-        return tuple(op for op in self.kernel.ops(QUERY) if op.has("is_canceled"))
+        return tuple(op for op in self._reached(QUERY) if op.has("is_canceled"))
 
     @cached_property
     def coordinates(self) -> tuple[Op, ...]:
         """Queries of the first CTA's coordinates."""
-        return tuple(op for op in self.kernel.ops(QUERY) if not op.has("is_canceled"))
+        return tuple(op for op in self._reached(QUERY) if not op.has("is_canceled"))
 
     # --- reads ------------------------------------------------------------------------------------
 
@@ -92,11 +97,35 @@ class Responses:
                     )
         return tuple(self.kernel.flow.ops[i] for i in sorted(found))
 
+    def torn(self, query: Op) -> tuple[Op, Op] | None:
+        """Two loads that each bring a part of the handle."""
+        made = [i for each in _registers(query.role("response"))
+                for i in self.kernel.paths.logic.slice(each, query.index)]  # fmt: skip
+        for index in made:
+            op = self.kernel.flow.ops[index]
+            if op.node.opcode.root != "mov" or not isinstance(op.operands[1], Vector):
+                continue
+            parts = [
+                self.kernel.values.reaching(name, index) for name in _registers(op.operands[1])
+            ]
+            if all(parts) and not set(parts[0]).intersection(*parts[1:]):
+                first, second = (self.kernel.flow.ops[min(part)] for part in (parts[0], parts[-1]))
+                if first.node.opcode.root == second.node.opcode.root == "ld":
+                    return first, second
+        return None
+
     @cached_property
     def reads(self) -> tuple[Op, ...]:
         """Loads that bring a response into registers."""
         queries = (*self.is_canceled, *self.coordinates)
         found = {op.index: op for query in queries for op in self.loads_of(query)}
+        return tuple(found[i] for i in sorted(found))
+
+    @cached_property
+    def last_reads(self) -> tuple[Op, ...]:
+        """The last load of each response that is taken apart in several."""
+        loads = (self.loads_of(query) for query in (*self.is_canceled, *self.coordinates))
+        found = {each[-1].index: each[-1] for each in loads if each}
         return tuple(found[i] for i in sorted(found))
 
     def address(self, read: Op) -> Value | None:
@@ -132,7 +161,7 @@ class Responses:
 
     def arrivals(self, ring: Ring) -> list[Op]:
         """Ordinary arrivals on a barrier object."""
-        return [op for op in self.kernel.of_ring(ring, *ARRIVES)]
+        return list(self.kernel.of_ring(ring, *ARRIVES))
 
     @cached_property
     def calls(self) -> frozenset[int]:
@@ -175,6 +204,13 @@ class Responses:
             if not op.is_a(*ARRIVES) or value is None or value.cta is not None:
                 return True
         return False
+
+    @cached_property
+    def waited(self) -> frozenset[int]:
+        """Waits whose success some branch depends on."""
+        paths = self.kernel.paths
+        slices = (paths.logic.slice(self.kernel.flow.ops[i].guard, i) for i, _ in paths.done)
+        return frozenset().union(*slices)
 
     @cached_property
     def cta_barriers(self) -> frozenset[int]:
@@ -220,6 +256,47 @@ def reads_own_rank(kernel: Kernel, value: Value, op: Op) -> bool | None:
     if not value.cta.known:
         return None
     return bool(np.all((value.cta.constant == own) | ~mask))
+
+
+def covers(view: Responses, *, everywhere: bool) -> frozenset[int]:
+    """Waits by which issuing threads hear from readers: of the whole cluster, or of their own CTA as well."""
+    own = {id(r.ring) for r in view.requests}
+    found = set(view.cluster_waits)
+    for op in view.kernel.ops(*WAITS):
+        ring = view.kernel.ring(op)
+        if op.index not in view.waited:  # its result is thrown away
+            continue
+        if ring is None or (
+            id(ring) not in own and (not everywhere or view.released_by_others(ring))
+        ):
+            found.add(op.index)
+    if not everywhere:
+        found |= view.cta_barriers
+    return frozenset(found)
+
+
+def splits(kernel: Kernel, op: Op, differ: frozenset[str]) -> bool:
+    """Whether an unknown condition of the instruction may tell threads apart by one of these sources.
+
+    A wait that succeeded and a response that was granted are the same to all.
+    """
+    view = responses(kernel)
+    alike = kernel.paths.done | view.granted | view.declined
+    return any(
+        not kernel.values.register(condition.register, condition.at).known
+        and (condition.at, condition.holds) not in alike
+        and bool(sources(kernel, condition.register, condition.at) & differ)
+        for condition in kernel.flow.conditions(op)
+    )
+
+
+def warps_of(mask: np.ndarray) -> dict[tuple[int, int], int]:
+    """Of each warp, as CTA rank and number: how many of its threads are in a mask."""
+    found: dict[tuple[int, int], int] = {}
+    for rank, thread in np.argwhere(mask):
+        key = int(rank), int(thread) // 32
+        found[key] = found.get(key, 0) + 1
+    return found
 
 
 def _within(response: Value, read: Value) -> bool:

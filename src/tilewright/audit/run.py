@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tilewright.ptx.nodes import Module
 
 FAMILIES = (
-    "clc", "clc_loop", "clc_work", "mbarrier", "cluster", "tma", "tma_ring", "tma_store",
+    "clc", "clc_loop", "clc_stages", "clc_work", "clc_cluster", "mbarrier", "mbarrier_phase", "mbarrier_scope", "cluster", "cluster_copy", "tma", "tma_ring", "tma_bytes", "tma_store",
     "tcgen05", "tmem", "mma", "commit", "tensor_order", "wgmma", "launch",
 )  # fmt: skip
 

@@ -20,8 +20,10 @@ ARRIVES = ("mbarrier.arrive", "mbarrier.arrive_drop")
 SIGNALS = (*ARRIVES, "cp.async.mbarrier.arrive", "tcgen05.commit")
 """Instructions that arrive on a barrier, now or when what they track is done."""
 WAITS = ("mbarrier.try_wait", "mbarrier.test_wait")
-CTA_BARRIERS = ("bar.sync", "bar.red", "bar.cta.sync", "bar.cta.red", "barrier.sync", "barrier.red")
-CTA_BARRIERS += ("barrier.cta.sync", "barrier.cta.red")
+CTA_BARRIERS = (
+    "bar.sync", "bar.red", "bar.cta.sync", "bar.cta.red",
+    "barrier.sync", "barrier.red", "barrier.cta.sync", "barrier.cta.red",
+)  # fmt: skip
 COUNT_MAX = (1 << 20) - 1
 MEMORY_ROLES = ("dst", "src", "mbar", "response", "address")
 
@@ -125,9 +127,7 @@ def access_bytes(op: Op) -> int:
     """Bytes that an ordinary load, store or atomic touches."""
     modifiers = op.node.opcode.modifiers
     lanes = next((int(m[1:]) for m in modifiers if m in {"v2", "v4", "v8"}), 1)
-    kind = next(
-        (m for m in reversed(modifiers) if m[:1] in "busf" and m[1:] in _TYPE_BYTES), "b8"
-    )
+    kind = next((m for m in reversed(modifiers) if m[:1] in "busf" and m[1:] in _TYPE_BYTES), "b8")
     return lanes * _TYPE_BYTES[kind[1:]]
 
 

@@ -82,7 +82,9 @@ def _issuers(kernel: Kernel, kind: str, ops: list[Op]) -> Iterator[Outcome]:
     also = f" (and {len(ops) - 1} more like it)" if len(ops) > 1 else ""
     lanes = _most_lanes(mask)
     if lanes > 1:
-        if may_split(kernel, op, LANES_DIFFER):
+        if not _block_said(kernel):
+            yield kernel.undecided("TC-09", "the block is not known: it may be one thread", op)
+        elif may_split(kernel, op, LANES_DIFFER):
             yield kernel.undecided("TC-09", "which lanes reach it depends on data", op)
         else:
             yield kernel.finding(
@@ -105,6 +107,11 @@ def _issuers(kernel: Kernel, kind: str, ops: list[Op]) -> Iterator[Outcome]:
             )
     if cta_group(op) == 2 and kernel.shape.cluster_known:
         yield from _issuing_ctas(kernel, kind, op, also)
+
+
+def _block_said(kernel: Kernel) -> bool:
+    """Whether the kernel or the caller says anything of the block; a larger one is launched then."""
+    return kernel.shape.block_known or kernel.directive(".maxntid") is not None
 
 
 def _most_lanes(mask: np.ndarray) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.audit.commit import WAITS, on_its_way, thread_arrives, waits_of
+from tilewright.audit.commit import WAITS, on_its_way, thread_arrives, waits_of, way_holds
 from tilewright.audit.mma import shape_of
 from tilewright.audit.rules import Outcome, rule
 
@@ -88,7 +88,7 @@ def _unfenced_waits(kernel: Kernel, severity: Severity) -> Iterator[Finding]:
                 if on_its_way(kernel, wait, [op], fences)
                 and (released or not _in_the_pipe(kernel, op, commits))
             ]
-            if bare:
+            if bare and way_holds(kernel, wait, bare[0], fences):
                 says = "waits for tensor memory to be free" if released else "waits for the MMAs"
                 yield kernel.finding(
                     "TC-12",
@@ -147,7 +147,7 @@ def _signalled_early(
             continue
         if ring not in dependent:
             dependent[ring] = _dependent(kernel, ring)
-        if dependent[ring]:
+        if dependent[ring] and way_holds(kernel, early[-1], arrive, needed):
             yield kernel.finding(
                 rule_id, _early(rule_id, ring, early[-1], dependent[ring][0][1]),
                 arrive, early[-1], "the access that it signals", severity,
@@ -155,7 +155,7 @@ def _signalled_early(
     if rule_id == "TC-14":
         for free in kernel.ops("tcgen05.dealloc"):
             early = [op for op in accesses if on_its_way(kernel, op, [free], needed)]
-            if early:
+            if early and way_holds(kernel, early[-1], free, needed):
                 yield kernel.finding(
                     rule_id,
                     f"tensor memory is deallocated while {early[-1].entry} may still be running:"
@@ -169,12 +169,8 @@ def _completion(op: Op) -> str:
 
 
 def _early(rule_id: str, ring: Ring, access: Op, after: Op) -> str:
-    missing = (
-        "tcgen05.fence::before_thread_sync" if rule_id == "TC-13" else _completion(access)
-    )
-    race = (
-        "may be ordered after the signal" if rule_id == "TC-13" else "may still be running"
-    )
+    missing = "tcgen05.fence::before_thread_sync" if rule_id == "TC-13" else _completion(access)
+    race = "may be ordered after the signal" if rule_id == "TC-13" else "may still be running"
     return (
         f"barrier {ring.name}: arrive with no {missing} after {access.entry}, which {race} when"
         f" the waiting thread goes on to {after.entry}"
@@ -203,11 +199,20 @@ def order_of_one_thread(kernel: Kernel) -> Iterator[Outcome]:
 
 
 def _unordered(
-    kernel: Kernel, first: str, seconds: tuple[str, ...], needed: list[Op], name: str, severity: Severity
+    kernel: Kernel,
+    first: str,
+    seconds: tuple[str, ...],
+    needed: list[Op],
+    name: str,
+    severity: Severity,
 ) -> Iterator[Finding]:
     for one in kernel.ops(first):
         for two in kernel.ops(*seconds):
-            if _overlap(kernel, one, two) and on_its_way(kernel, one, [two], needed):
+            if not _overlap(kernel, one, two) or not on_its_way(kernel, one, [two], needed):
+                continue
+            if first == "tcgen05.mma" and _may_be_awaited(kernel, one, two, needed):
+                continue
+            if way_holds(kernel, one, two, needed):
                 yield kernel.finding(
                     "TC-22",
                     f"{two.entry} of tensor memory that {one.entry} of the same thread accesses, with"
@@ -215,6 +220,13 @@ def _unordered(
                     two, one, "the access before", severity,
                 )  # fmt: skip
                 break
+
+
+def _may_be_awaited(kernel: Kernel, one: Op, two: Op, waits: list[Op]) -> bool:
+    """Whether some wait may come between: one that is passed by only where no MMA was issued before it."""
+    return any(
+        on_its_way(kernel, one, [wait]) and on_its_way(kernel, wait, [two]) for wait in waits
+    )
 
 
 def _overlap(kernel: Kernel, one: Op, two: Op) -> bool:
@@ -233,7 +245,9 @@ def _regions(kernel: Kernel, op: Op) -> Iterator[tuple[Value, int]]:
     """Addresses that an access names, each with the columns from there that it surely touches."""
     taddr = kernel.value(op, "taddr")
     if taddr is not None:
-        shape = next((w for w in op.node.opcode.modifiers if w[:1] == "x" and w[1:].isdigit()), "x1")
+        shape = next(
+            (w for w in op.node.opcode.modifiers if w[:1] == "x" and w[1:].isdigit()), "x1"
+        )
         yield taddr, int(shape[1:]) if op.has("32x32b") else 1
     d = kernel.value(op, "d")
     if d is not None:

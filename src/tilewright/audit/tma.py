@@ -125,12 +125,13 @@ def swizzle_atoms(kernel: Kernel) -> Iterator[Outcome]:
 )  # fmt: skip
 def mask_in_cluster(kernel: Kernel) -> Iterator[Outcome]:
     """A multicast mask names at least one CTA, and none beyond the cluster."""
+    unknown: Op | None = None
     for op in _bulk(kernel):
         mask = kernel.value(op, "mask")
         if mask is None or not op.has("multicast::cluster"):
             continue
         if not mask.known:
-            yield kernel.undecided("TMA-05", "the multicast mask is not known", op)
+            unknown = unknown or op
             continue
         bits = mask.constant & 0xFFFF
         if certain(kernel, op, bits == 0):
@@ -147,6 +148,8 @@ def mask_in_cluster(kernel: Kernel) -> Iterator[Outcome]:
                 f"multicast mask {number:#x} names CTA {number.bit_length() - 1} of a cluster of {ranks}",
                 op,
             )
+    if unknown is not None:
+        yield kernel.undecided("TMA-05", "the multicast mask is not known", unknown)
 
 
 # --- whose barrier --------------------------------------------------------------------------------
@@ -272,7 +275,9 @@ def _map_fenced(kernel: Kernel, op: Op, value: Value) -> Iterator[Outcome]:
         where = kernel.value(change, "tensor" if "tensor" in change.roles else "dst")
         if where is None or not _same_map(where, value):
             continue
-        if kernel.flow.path((change.index,), (op.index,)) and not _passes(kernel, change, op, fences):
+        if kernel.flow.path((change.index,), (op.index,)) and not _passes(
+            kernel, change, op, fences
+        ):
             yield kernel.finding(
                 "TMA-11",
                 "tensor map used after a change with no fence.proxy.tensormap::generic.acquire between:"

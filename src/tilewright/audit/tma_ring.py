@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.audit import signals
 from tilewright.audit.copies import (
     ARRIVALS,
+    RANKS_DIFFER,
     WAITS,
     certain,
     home,
@@ -22,7 +23,7 @@ from tilewright.audit.copies import (
     same_address,
 )
 from tilewright.audit.rules import Outcome, rule
-from tilewright.audit.trace import LANES_DIFFER, sources
+from tilewright.audit.trace import LANES_DIFFER, WARPS_DIFFER, sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,21 +231,28 @@ def gone_before_arrival(kernel: Kernel, rule_id: str) -> Iterator[Outcome]:
 
 
 def _far(kernel: Kernel, op: Op) -> bool:
-    """Whether it arrives on another CTA's barrier whenever a warp executes it, whichever warp."""
+    """Whether, in some CTA, it arrives on another's barrier whenever a warp, or all of that CTA, executes it."""
     if signals.multicasts(kernel, op) == "other":
         return True
     value, mask = kernel.value(op, "mbar"), kernel.threads(op)[0]
     if value is None or value.cta is None or not value.cta.known or mask.shape[1] % WARP:
         return False
-    if any(
-        sources(kernel, condition.register) & LANES_DIFFER
+    given = kernel.flow.conditions(op)
+    differ = {
+        source
         for condition in kernel.reach.open_conditions(op)
-    ):
+        for source in sources(kernel, condition.register, condition.at, given)
+    }
+    if differ & LANES_DIFFER:
         return False
+    unit = WARP if differ & WARPS_DIFFER else mask.shape[1]
     far = (value.cta.constant != np.arange(kernel.shape.ranks)[:, None]) & mask
-    warps = (mask.shape[0], -1, WARP)
-    there = mask.reshape(warps).any(axis=2)
-    return bool(there.any()) and bool(np.all(far.reshape(warps).any(axis=2) == there))
+    units = (mask.shape[0], -1, unit)
+    there = mask.reshape(units).sum(axis=2) > 0
+    missed = there & ~(far.reshape(units).sum(axis=2) > 0)
+    issuing = there.sum(axis=1) > 0
+    whole = issuing & (missed.sum(axis=1) == 0)
+    return bool(whole.any()) and (not differ & RANKS_DIFFER or bool(np.all(whole == issuing)))
 
 
 def _has_tail(kernel: Kernel) -> bool:

@@ -47,7 +47,7 @@ def columns(kernel: Kernel, op: Op) -> int | None:
     help="allocate 32, 64, 128, 256 or 512 columns, the largest allocation first",
 )  # fmt: skip
 def columns_are_a_power_of_two(kernel: Kernel) -> Iterator[Outcome]:
-    """alloc and dealloc name a power of two of columns in [32, 512], and later allocations are not larger."""
+    """An allocation has a power of two of columns in [32, 512], and later ones are not larger."""
     sizes: list[tuple[Op, int]] = []
     for op in kernel.ops("tcgen05.alloc", "tcgen05.dealloc"):
         number = columns(kernel, op)
@@ -79,7 +79,9 @@ def follows(kernel: Kernel, earlier: Op, later: Op) -> bool:
     Some thread executes both, in this order and not the other; or all of the CTA pass a barrier between.
     """
     flow = kernel.flow
-    if not flow.path((earlier.index,), (later.index,)) or flow.path((later.index,), (earlier.index,)):
+    if not flow.path((earlier.index,), (later.index,)) or flow.path(
+        (later.index,), (earlier.index,)
+    ):
         return False
     if kernel.together(earlier, later):
         return flow.dominates(earlier.index, later.index) or kernel.threads(earlier)[1]
@@ -252,9 +254,7 @@ def _leaves_first(kernel: Kernel, alloc: Op, deallocs: list[Op]) -> Iterator[Out
         both = kernel.threads(leave)[0] & kernel.threads(alloc)[0]
         if not exact or not kernel.threads(alloc)[1] or not bool(np.any(both)):
             continue
-        if flow.dominates(alloc.index, leave.index) and not flow.path(
-            tuple(freed), (leave.index,)
-        ):
+        if flow.dominates(alloc.index, leave.index) and not flow.path(tuple(freed), (leave.index,)):
             yield kernel.finding(
                 "TC-05",
                 "the kernel exits here with tensor memory that was allocated and not deallocated",
@@ -291,7 +291,7 @@ def accesses_end_before_dealloc(kernel: Kernel) -> Iterator[Outcome]:
     help="give dealloc the address and the number of columns that alloc was given",
 )  # fmt: skip
 def dealloc_matches(kernel: Kernel) -> Iterator[Outcome]:
-    """dealloc names the address and the columns of a live allocation."""
+    """A dealloc names the address and the columns of a live allocation."""
     terms = allocations(kernel)
     allocs = kernel.ops("tcgen05.alloc")
     for op in kernel.ops("tcgen05.dealloc") if allocs else ():
@@ -336,13 +336,23 @@ def warp_keeps_to_its_lanes(kernel: Kernel) -> Iterator[Outcome]:
         if taddr is None:
             continue
         for value in starts(kernel, taddr, op):
-            if not allocation_of(value, terms) or len(value.unknown) != 1:
-                yield kernel.undecided("TC-15", "the address in tensor memory is not understood", op)
+            if not allocation_of(value, terms) or not _only_columns(value, terms):
+                yield kernel.undecided(
+                    "TC-15", "the address in tensor memory is not understood", op
+                )
                 break
             problem = _wrong_lanes(kernel, op, value)
             if problem:
                 yield kernel.finding("TC-15", f"{op.entry} {problem}", op)
                 break
+
+
+def _only_columns(value: Value, terms: dict[str, list[Op]]) -> bool:
+    """Whether the unknown parts, the allocation aside, are steps of columns: a stage times its width.
+
+    A step of one may be anything, the bits of a lane among it.
+    """
+    return all(name in terms or 1 < abs(factor) < 1 << LANE_SHIFT for name, factor in value.unknown)
 
 
 def _wrong_lanes(kernel: Kernel, op: Op, value: Value) -> str:
@@ -375,7 +385,12 @@ def starts(kernel: Kernel, operand: Operand, op: Op) -> list[Value]:
 
 
 def _collect(
-    kernel: Kernel, operand: Operand, op: Op, offset: int, seen: set[tuple[str, int]], out: list[Value]
+    kernel: Kernel,
+    operand: Operand,
+    op: Op,
+    offset: int,
+    seen: set[tuple[str, int]],
+    out: list[Value],
 ) -> None:
     if isinstance(operand, Memory):
         operand = operand.parts[0]
@@ -393,7 +408,9 @@ def _collect(
             continue
         seen.add(key)
         if not _stepped(kernel, made, offset, seen, out):
-            out.append(_moved(kernel.values.choices(_register(operand), op.index), defs, index, offset))
+            out.append(
+                _moved(kernel.values.choices(_register(operand), op.index), defs, index, offset)
+            )
 
 
 def _register(operand: Operand) -> str:

@@ -15,10 +15,10 @@ from tilewright.ptx.nodes import Memory, Name, Vector
 from tilewright.ptx.values import defined_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from tilewright.audit.kernel import Kernel
-    from tilewright.ptx.flow import Op
+    from tilewright.ptx.flow import Condition, Op
     from tilewright.ptx.nodes import Operand
     from tilewright.ptx.values import Value
 
@@ -31,41 +31,65 @@ LANES_DIFFER = frozenset(
 WARPS_DIFFER = LANES_DIFFER | {"%warpid", "ld"}
 """Sources that may differ between the warps of a CTA."""
 
-CTAS_DIFFER = frozenset({"%ctaid", "%cluster_ctarank", "%cluster_ctaid", "%smid", "ld", "atom", "call"})
+CTAS_DIFFER = frozenset(
+    {"%ctaid", "%cluster_ctarank", "%cluster_ctaid", "%smid", "ld", "atom", "call"}
+)
 """Sources that may differ between the CTAs of a cluster."""
 
 DEPTH_MAX = 60
-"""Definitions that known bits are followed through."""
+"""Definitions that known bits are followed through, one from the next."""
 
 
-def sources(kernel: Kernel, register: str) -> frozenset[str]:
+def sources(
+    kernel: Kernel, register: str, at: int | None = None, given: Collection[Condition] = ()
+) -> frozenset[str]:
     """Special registers and kinds of instruction that a register depends on, whatever the way it takes.
 
-    Over all definitions of its name, and what decides between them. `%tid.x` is `%tid`; a load is "ld" with
-    what its address depends on, and "ld.local" where it is of the thread's own.
+    Over the definitions that reach an instruction, and what decides between them. `%tid.x` is `%tid`; a load is
+    "ld" with what its address depends on, and "ld.local" where it is of the thread's own.
+
+    Args:
+        at: the instruction; None for all definitions of the name.
+        given: conditions that hold anyway and decide nothing.
     """
+    values = kernel.values
     found: set[str] = set()
-    seen: set[str] = set()
-    stack = [register]
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    stack: list[tuple[str, int | None]] = [(register, at)]
     while stack:
-        name = stack.pop()
-        if name in seen:
+        name, place = stack.pop()
+        if place is None:
+            ops = list(values.definitions(name))
+        else:
+            ops = [kernel.flow.ops[index] for index in values.reaching(name, place)]
+        key = name, tuple(op.index for op in ops)
+        if key in seen:
             continue
-        seen.add(name)
-        defs = kernel.values.definitions(name)
-        if not defs and name.startswith("%"):
+        seen.add(key)
+        if not ops and name.startswith("%"):
             found.add(name)
-        for op in defs:
+        for op in ops:
             found |= _kinds(op)
             if not _agreed(kernel, op):
-                stack.extend(_read(op))
-            if len(defs) > 1:
-                stack.extend(condition.register for condition in kernel.flow.conditions(op))
+                stack.extend((each, op.index) for each in _read(op))
+            stack.extend(_deciding(kernel, op, ops, given))
     return frozenset(found)
 
 
+def _deciding(
+    kernel: Kernel, op: Op, defs: list[Op], given: Collection[Condition]
+) -> Iterator[tuple[str, int]]:
+    """Predicates that decide whether this definition or another is made."""
+    if len(defs) > 1:
+        shared = set.intersection(*(set(kernel.flow.conditions(each)) for each in defs))
+        for condition in set(kernel.flow.conditions(op)) - shared - set(given):
+            yield condition.register, condition.at
+
+
 def _agreed(kernel: Kernel, op: Op) -> bool:
-    """Whether a warp agrees on the result: votes, matches, and a broadcast from a constant lane."""
+    """Whether a warp agrees on the result: votes, a broadcast from a constant lane, and waits in the end."""
+    if op.is_a("mbarrier.try_wait", "mbarrier.test_wait"):
+        return True
     root = op.node.opcode.root
     if root == "shfl" and op.has("idx") and len(op.operands) > 2:
         return kernel.values.of(op.operands[2], op).number() is not None
@@ -107,11 +131,25 @@ def _registers(operand: Operand) -> Iterator[str]:
 
 def may_split(kernel: Kernel, op: Op, differ: frozenset[str]) -> bool:
     """Whether an unknown condition of the instruction may depend on one of these sources."""
-    for condition in kernel.flow.conditions(op):
-        value = kernel.values.register(condition.register, condition.at)
-        if not value.known and sources(kernel, condition.register) & differ:
-            return True
-    return False
+    return any(
+        sources(kernel, condition.register, condition.at) & differ
+        for condition in unknown_conditions(kernel, op)
+    )
+
+
+def unknown_conditions(kernel: Kernel, op: Op) -> list[Condition]:
+    """Conditions of an instruction that no value decides, those that are and, or, not taken apart."""
+    found: list[Condition] = []
+    stack = kernel.flow.conditions(op)
+    while stack:
+        condition = stack.pop()
+        if kernel.values.register(condition.register, condition.at).known:
+            continue
+        parts = kernel.values.implied(condition)
+        stack.extend(parts)
+        if not parts:
+            found.append(condition)
+    return found
 
 
 # --- bits -----------------------------------------------------------------------------------------
@@ -132,63 +170,91 @@ class Bits:
         return self.value >> low & mask if self.known >> low & mask == mask else None
 
 
-def known_bits(kernel: Kernel, operand: Operand, op: Op, depth: int = 0) -> Bits:
-    """The bits of an operand that are the same on every way to the instruction."""
-    number = constant(operand)
-    if number is not None:
-        return Bits(_ALL, number & _ALL)
-    if not isinstance(operand, Name) or operand.component or depth > DEPTH_MAX:
-        return Bits()
-    defs = kernel.values.reaching(operand.name, op.index)
-    meet: Bits | None = None
-    for index in defs:
-        bits = _bits_of(kernel, kernel.flow.ops[index], depth + 1)
-        if meet is None:
-            meet = bits
-        else:
-            same = meet.known & bits.known & ~(meet.value ^ bits.value)
-            meet = Bits(same, meet.value & same)
-        if not meet.known:
-            break
-    return meet or Bits()
+class BitTracer:
+    """Which bits of a kernel's registers are known; keeps what it found."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._found: dict[tuple[str, tuple[int, ...]], Bits] = {}
+        self._depth = 0
+
+    def of(self, operand: Operand, op: Op) -> Bits:
+        """The bits of an operand that are the same on every way to the instruction; of a loop's none."""
+        number = constant(operand)
+        if number is not None:
+            return Bits(_ALL, number & _ALL)
+        if not isinstance(operand, Name) or operand.component:
+            return Bits()
+        defs = self.kernel.values.reaching(operand.name, op.index)
+        key = operand.name, defs
+        if key not in self._found:
+            self._found[key] = Bits()  # what it is to itself, on the way round a loop
+            if self._depth < DEPTH_MAX:
+                self._depth += 1
+                self._found[key] = self._meet(operand.name, defs)
+                self._depth -= 1
+        return self._found[key]
+
+    def _meet(self, name: str, defs: tuple[int, ...]) -> Bits:
+        each = [self._result(self.kernel.flow.ops[index], name) for index in defs]
+        meet = each[0] if each else Bits()
+        for bits in each[1:]:
+            meet = _agreement(meet, bits)
+        return meet
+
+    def _result(self, op: Op, name: str) -> Bits:
+        root = op.node.opcode.root
+        if isinstance(op.operands[0], Vector):
+            return self._half(op, name)
+        wide = any(word in {"b64", "u64", "s64"} for word in op.node.opcode.modifiers)
+        width = _ALL if wide else (1 << 32) - 1
+        sources = [self.of(operand, op) for operand in op.operands[1:]]
+        result = Bits()
+        if root == "mov" and wide and isinstance(op.operands[1], Vector):
+            result = self._packed(op.operands[1], op)
+        elif root == "mov":
+            result = sources[0]
+        elif root == "cvt":
+            return _converted(op, sources[0])
+        elif root in {"and", "or", "xor"}:
+            result = _bitwise(root, *sources[:2])
+        elif root in {"shl", "shr"} and sources[1].field(0, 8) is not None:
+            result = _shifted(op, sources[0], sources[1].value & 0xFF, width)
+        elif root in {"add", "sub"}:
+            result = _sum(sources[0], sources[1], subtract=root == "sub")
+        elif root == "selp":
+            result = _agreement(sources[0], sources[1])
+        known = result.known & width | _ALL & ~width
+        return Bits(known, result.value & result.known & width)
+
+    def _half(self, op: Op, name: str) -> Bits:
+        """Of `mov.b64 {low, high}, wide`."""
+        halves = op.operands[0].elements if isinstance(op.operands[0], Vector) else ()
+        if op.node.opcode.root != "mov" or len(halves) != 2 or not op.has("b64"):
+            return Bits()
+        wide = self.of(op.operands[1], op)
+        by = 32 * [getattr(half, "name", "") for half in halves].index(name)
+        upper = _ALL & ~((1 << 32) - 1)
+        return Bits(wide.known >> by | upper, wide.value >> by & ~upper)
+
+    def _packed(self, halves: Vector, op: Op) -> Bits:
+        if len(halves.elements) != 2:
+            return Bits()
+        low, high = (self.of(half, op) for half in halves.elements)
+        word = (1 << 32) - 1
+        return Bits(
+            low.known & word | (high.known & word) << 32,
+            low.value & word | (high.value & word) << 32,
+        )
 
 
-def _bits_of(kernel: Kernel, op: Op, depth: int) -> Bits:
-    root = op.node.opcode.root
-    wide = any(word in {"b64", "u64", "s64"} for word in op.node.opcode.modifiers)
-    width = _ALL if wide else (1 << 32) - 1
-
-    def at(place: int) -> Bits:
-        return known_bits(kernel, op.operands[place], op, depth)
-
-    result = Bits()
-    if root == "mov" and isinstance(op.operands[1], Vector):
-        parts = [known_bits(kernel, part, op, depth) for part in op.operands[1].elements]
-        if wide and len(parts) == 2:
-            low = (1 << 32) - 1
-            result = Bits(
-                parts[0].known & low | (parts[1].known & low) << 32,
-                parts[0].value & low | (parts[1].value & low) << 32,
-            )
-    elif root == "mov":
-        result = at(1)
-    elif root == "cvt":
-        result = _converted(op, at(1))
-    elif root in {"and", "or", "xor"}:
-        result = _bitwise(root, at(1), at(2))
-    elif root in {"shl", "shr"} and (by := at(2)).known & 0xFF == 0xFF:
-        result = _shifted(op, at(1), by.value & 0xFF, width)
-    elif root in {"add", "sub"}:
-        result = _sum(at(1), at(2), subtract=root == "sub")
-    elif root == "selp":
-        yes, no = at(1), at(2)
-        same = yes.known & no.known & ~(yes.value ^ no.value)
-        result = Bits(same, yes.value & same)
-    known = result.known | (0 if wide else _ALL & ~width)
-    return Bits(known, result.value & result.known & width)
+def _agreement(a: Bits, b: Bits) -> Bits:
+    same = a.known & b.known & ~(a.value ^ b.value)
+    return Bits(same, a.value & same)
 
 
 def _converted(op: Op, bits: Bits) -> Bits:
+    """Of `cvt.u64.u32` and its like: zero above an unsigned source, unknown above a signed one."""
     kinds = [word for word in op.node.opcode.modifiers if word[:1] in "usb" and word[1:].isdigit()]
     if len(kinds) != 2:
         return Bits()

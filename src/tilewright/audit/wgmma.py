@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.audit.copies import WAITS, loads
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.tma_ring import gone_before_arrival, unheard_receivers, uses_wgmma
+from tilewright.ptx.nodes import Name, Vector
 from tilewright.ptx.values import defined_by
 
 if TYPE_CHECKING:
@@ -69,8 +70,6 @@ def fenced_registers(kernel: Kernel) -> Iterator[Outcome]:
 
 
 def _registers(operand: Operand | None) -> list[str]:
-    from tilewright.ptx.nodes import Name, Vector  # noqa: PLC0415
-
     if isinstance(operand, Vector):
         return [element.name for element in operand.elements if isinstance(element, Name)]
     return []
@@ -89,7 +88,8 @@ def committed_before_wait(kernel: Kernel) -> Iterator[Outcome]:
             (
                 mma
                 for mma in reversed(kernel.ops(MMA))
-                if kernel.together(mma, wait) and kernel.flow.path((mma.index,), (wait.index,), avoid)
+                if kernel.together(mma, wait)
+                and kernel.flow.path((mma.index,), (wait.index,), avoid)
             ),
             None,
         )
@@ -160,8 +160,6 @@ def done_before_use(kernel: Kernel) -> Iterator[Outcome]:
 
 
 def _names(operand: Operand) -> list[str]:
-    from tilewright.ptx.nodes import Name  # noqa: PLC0415
-
     return [operand.name] if isinstance(operand, Name) else _registers(operand)
 
 
@@ -205,7 +203,7 @@ def alive_to_the_end(kernel: Kernel) -> Iterator[Outcome]:
     help="compile for sm_90a, and let all 128 threads of a warpgroup execute the instruction",
 )  # fmt: skip
 def whole_warpgroups(kernel: Kernel) -> Iterator[Outcome]:
-    """wgmma is for target sm_90a, and is executed by whole warpgroups."""
+    """Target sm_90a alone has wgmma, and whole warpgroups execute it."""
     ops = kernel.ops("wgmma")
     target = kernel.module.target[:1]
     if ops and target and target[0] != "sm_90a":

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tilewright.ptx.nodes import (
     Binary,
     Block,
+    Directive,
     Instruction,
     Integer,
     Label,
@@ -122,7 +123,9 @@ class Flow:
             for declared in item.declarators
         }
         self._labels: dict[str, int] = {}
+        self._tables: dict[str, tuple[str, ...]] = {}  # of `.branchtargets`
         self._scopes = 0
+        self._conditions: dict[int, tuple[Condition, ...]] = {}
         lowered: list[tuple[Instruction, tuple[Operand, ...], str, bool]] = []
         if function.body is not None:
             self._lower(function.body, [], lowered)
@@ -144,11 +147,16 @@ class Flow:
         self._scopes += 1
         scopes = [*outer, scope]
         self._declare(block.statements, scope)
+        label = ""
         for statement in block.statements:
             if isinstance(statement, Block):
                 self._lower(statement, scopes, out)
             elif isinstance(statement, Label):
-                self._labels[scope.names[statement.name]] = len(out)
+                label = scope.names[statement.name]
+                self._labels[label] = len(out)
+            elif isinstance(statement, Directive) and statement.name == ".branchtargets":
+                names = (each.name for each in statement.arguments if isinstance(each, Name))
+                self._tables[label] = tuple(_resolved(name, scopes) for name in names)
             elif isinstance(statement, Instruction):
                 operands = tuple(_renamed(operand, scopes) for operand in statement.operands)
                 guard, holds = "", True
@@ -181,7 +189,10 @@ class Flow:
             if isinstance(target, Name) and target.name in self._labels:
                 yield self._labels[target.name]
         elif root == "brx":
-            yield from self._labels.values()
+            table = next(
+                (e.name for e in op.operands if isinstance(e, Name) and e.name in self._tables), ""
+            )
+            yield from (self._labels[name] for name in self._tables.get(table, self._labels))
         if falls and op.index + 1 < len(self.ops):
             yield op.index + 1
 
@@ -278,7 +289,36 @@ class Flow:
 
     def dominates(self, first: int, second: int) -> bool:
         """Whether every way from the entry to `second` passes `first`."""
-        return first in self._dominating(second)
+        if first == second:
+            return True
+        if first not in self._spans or second not in self._spans:
+            return False
+        begin, end = self._spans[first]
+        return begin <= self._spans[second][0] < end
+
+    @cached_property
+    def _spans(self) -> dict[int, tuple[int, int]]:
+        """Places in a walk down the tree of dominators: a node's own, and where its subtree ends."""
+        below: dict[int, list[int]] = {}
+        for node, above in self._dominators.items():
+            if node != above:
+                below.setdefault(above, []).append(node)
+        found: dict[int, tuple[int, int]] = {}
+        begins: dict[int, int] = {}
+        stack = [(0, False)] if self._dominators else []
+        while stack:
+            node, left = stack.pop()
+            if left:
+                found[node] = begins[node], len(begins)
+                continue
+            begins[node] = len(begins)
+            stack.append((node, True))
+            stack.extend((each, False) for each in below.get(node, ()))
+        return found
+
+    def entered(self, index: int) -> bool:
+        """Whether any way leads to an instruction."""
+        return index in self._dominators
 
     def _dominating(self, index: int) -> Iterator[int]:
         here = index
@@ -291,6 +331,11 @@ class Flow:
 
     def conditions(self, op: Op) -> list[Condition]:
         """Predicates that held, or not, on every way to the instruction; its own guard last."""
+        if op.index not in self._conditions:
+            self._conditions[op.index] = tuple(self._conditions_of(op))
+        return list(self._conditions[op.index])
+
+    def _conditions_of(self, op: Op) -> list[Condition]:
         found = []
         for node in self._dominating(op.index):
             if node < 0:

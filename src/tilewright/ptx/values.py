@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tilewright.ptx.flow import constant
+from tilewright.ptx.flow import Condition, constant
 from tilewright.ptx.nodes import Binary, Integer, Memory, Name, Pair, Sink, Unary, Vector
 
 if TYPE_CHECKING:
@@ -153,16 +153,33 @@ class Values:
         """
         if op.index in self._masks:
             return self._masks[op.index]
-        mask = np.ones((self.shape.ranks, max(self.shape.threads, 1)), dtype=bool)
+        full = self.shape.ranks, max(self.shape.threads, 1)
+        mask = np.full(full, self.flow.entered(op.index), dtype=bool)
         exact = True
-        for condition in self.flow.conditions(op):
+        stack = list(self.flow.conditions(op))
+        while stack:
+            condition = stack.pop()
             value = self.register(condition.register, condition.at)
             if value.known:
                 mask &= (value.constant != 0) == condition.holds
             else:
                 exact = False
+                stack.extend(self.implied(condition))
         self._masks[op.index] = mask, exact
         return mask, exact
+
+    def implied(self, condition: Condition) -> list[Condition]:
+        """What an `and` that held, an `or` that did not, and a `not` say of their operands."""
+        defs = self.reaching(condition.register, condition.at)
+        op = self.flow.ops[defs[0]] if len(defs) == 1 else None
+        if op is None or op.guard or not op.has("pred"):
+            return []
+        root = op.node.opcode.root
+        if root != "not" and (root not in {"and", "or"} or condition.holds != (root == "and")):
+            return []
+        holds = condition.holds != (root == "not")
+        names = (each.name for each in op.operands[1:] if isinstance(each, Name))
+        return [Condition(name, op.index, holds) for name in names]
 
     # --- values ----------------------------------------------------------------------------------
 

@@ -1,0 +1,442 @@
+"""Rules of the mbarrier family: what happens in the phases of a barrier.
+
+How often a loop runs is not known here, so arrivals are counted only where no wait can come between them,
+and a phase is followed only until it first completes. The rest needs execution.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.audit.first import blocking_waits, first_parity
+from tilewright.audit.rules import Outcome, rule
+from tilewright.audit.signals import (
+    ARRIVES,
+    SIGNALS,
+    WAITS,
+    all_understood,
+    count_of,
+    multicasts,
+    signalled_by,
+    where,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tilewright.audit.kernel import Kernel, Ring
+    from tilewright.ptx.flow import Op
+    from tilewright.ptx.values import Value
+
+WARP = 32
+BLOCKING_ROOTS = frozenset({"bar", "barrier", "atom", "call", "nanosleep"})
+
+
+def _blocks(op: Op) -> bool:
+    """Whether a thread may be held, or learn something from others, at an instruction."""
+    root = op.node.opcode.root
+    return root in BLOCKING_ROOTS or op.is_a(*WAITS) or (root == "ld" and op.has("acquire"))
+
+
+def _same_slot(a: Value | None, b: Value | None) -> bool:
+    """The same barrier, given that the second is reached from the first without going back before it."""
+    if a is None or b is None or not a.base:
+        return False
+    same_cta = (a.cta is None) == (b.cta is None)
+    if a.cta is not None and b.cta is not None:
+        same_cta = a.cta.unknown == b.cta.unknown and a.cta.same_place(b.cta)
+    return same_cta and a.unknown == b.unknown and a.same_place(b)
+
+
+def _in_one_go(kernel: Kernel, first: Op, second: Op) -> bool:
+    """Whether whoever executes `second` has executed `first` before, on the same slot, with no wait between."""
+    if first.index == second.index or not kernel.flow.dominates(first.index, second.index):
+        return False
+    if first.guard and first.guard != second.guard:
+        return False
+    if not _same_slot(kernel.value(first, "mbar"), kernel.value(second, "mbar")):
+        return False
+    if not kernel.together(first, second):
+        return False
+    between = kernel.reach.between(first, second)
+    return not any(_blocks(kernel.flow.ops[i]) for i in between)
+
+
+def _reused(kernel: Kernel, ring: Ring) -> bool:
+    """Whether the bytes become another barrier later: then counts and phases are not one object's."""
+    ends = kernel.indices(kernel.of_ring(ring, "mbarrier.inval"))
+    return kernel.flow.path(ends, kernel.indices(ring.inits))
+
+
+# --- counts ---------------------------------------------------------------------------------------
+
+
+@rule(
+    "MBAR-03", "error", section="9.7.13.15.4",
+    help="initialise the barrier with the number of arrivals that one phase gets",
+)  # fmt: skip
+def arrivals_reach_the_count(kernel: Kernel) -> Iterator[Outcome]:
+    """A phase completes only with as many arrivals as the barrier was initialised with."""
+    understood = all_understood(kernel)
+    for ring in kernel.rings:
+        waits = blocking_waits(kernel, ring)
+        if ring.count is None or not waits or not _counts_known(kernel) or _reused(kernel, ring):
+            continue
+        most = _most_arrivals(kernel, ring, waits)
+        if most is None or most[0] >= ring.count:
+            continue
+        if not understood or most[1]:
+            why = most[1] or "some instruction names a barrier that is not understood"
+            yield kernel.undecided(
+                "MBAR-03", f"{ring.name} expects {ring.count} arrivals, the text has {most[0]} a turn: {why}",
+                ring.inits[0],
+            )  # fmt: skip
+            continue
+        wait = kernel.flow.ops[min(waits)]
+        yield kernel.finding(
+            "MBAR-03",
+            f"{ring.name} expects {ring.count} arrivals a phase and gets at most {most[0]}: its first phase never completes",
+            ring.inits[0], wait, "deadlock: waits here for the first phase",
+        )  # fmt: skip
+
+
+def _counts_known(kernel: Kernel) -> bool:
+    """Whether the text bounds the threads of a CTA."""
+    return kernel.shape.block_known or kernel.directive(".maxntid") is not None
+
+
+def _most_arrivals(kernel: Kernel, ring: Ring, waits: set[int]) -> tuple[int, str] | None:
+    """Arrivals that a slot can get in any one CTA before its first phase is complete, and what makes that unsure.
+
+    None where no bound is known. Nobody passes the waits for that phase, so what lies behind them does not count.
+    """
+    total, unsure = 0, ""
+    free = kernel.reach.threads_from((-1,), waits)
+    for op in signalled_by(kernel, ring):
+        if not op.is_a(*SIGNALS):
+            continue
+        threads = free.get(op.index, 0) & kernel.reach.mask(op)
+        count = count_of(kernel, op)
+        if count is None:
+            return None
+        if not threads:
+            continue
+        if kernel.flow.path((op.index,), (op.index,), waits):
+            unsure = "an arrival in a loop may be made more than once a phase"
+        spread = where(kernel, op, "mbar") != "own" or multicasts(kernel, op) != "own"
+        total += count * _threads_at_most(kernel, threads, spread=spread)
+    return total, unsure
+
+
+def _threads_at_most(kernel: Kernel, threads: int, *, spread: bool) -> int:
+    """Threads of one CTA, or of all where they may arrive in the same one."""
+    if spread:
+        return threads.bit_count()
+    count = max(kernel.shape.threads, 1)
+    row = (1 << count) - 1
+    return max((threads >> rank * count & row).bit_count() for rank in range(kernel.shape.ranks))
+
+
+@rule(
+    "MBAR-05", "error", section="9.7.13.15.2",
+    help="arrive once a phase for each arrival that the barrier was initialised with",
+)  # fmt: skip
+def arrivals_within_the_count(kernel: Kernel) -> Iterator[Outcome]:
+    """No more arrivals in a phase than remain in it."""
+    for ring in kernel.rings:
+        sites = [op for op in signalled_by(kernel, ring) if op.is_a(*ARRIVES)]
+        for op in sites if ring.count is not None and not _reused(kernel, ring) else ():
+            found = _too_many_in_one_go(kernel, ring, op, sites) or _too_many_threads(
+                kernel, ring, op
+            )
+            if found is not None:
+                yield found
+                break
+
+
+def _too_many_in_one_go(kernel: Kernel, ring: Ring, op: Op, sites: list[Op]) -> Outcome | None:
+    before = [each for each in sites if _in_one_go(kernel, each, op)]
+    counts = [count_of(kernel, each) for each in [*before, op]]
+    total = sum(each or 0 for each in counts)
+    if not before or ring.count is None or total <= ring.count:
+        return None
+    return kernel.finding(
+        "MBAR-05",
+        f"{ring.name} expects {ring.count} arrivals a phase; the same thread makes {total} with no wait between",
+        op, before[-1], "arrives here already",
+    )  # fmt: skip
+
+
+def _too_many_threads(kernel: Kernel, ring: Ring, op: Op) -> Outcome | None:
+    count, each = ring.count, count_of(kernel, op)
+    if count is None or each is None or where(kernel, op, "mbar") != "own":
+        return None
+    if kernel.reach.open_conditions(op) or not _counts_known(kernel):
+        return None
+    waits = kernel.indices(kernel.of_ring(ring, *WAITS))
+    value = kernel.value(op, "mbar")
+    if (
+        kernel.flow.path(waits, (op.index,))
+        or value is None
+        or value.single is None
+        or value.unknown
+    ):
+        return None
+    threads = _lanes_at_most(kernel, op)
+    if threads * each <= count:
+        return None
+    return kernel.finding(
+        "MBAR-05",
+        f"{ring.name} expects {count} arrivals a phase; one warp makes {threads * each} here with no wait between",
+        op, ring.inits[0], "count given here",
+    )  # fmt: skip
+
+
+def _lanes_at_most(kernel: Kernel, op: Op) -> int:
+    """The most lanes of one warp that execute an instruction."""
+    rows = kernel.threads(op)[0]
+    return max(
+        int(row[start : start + WARP].sum()) for row in rows for start in range(0, row.size, WARP)
+    )
+
+
+@rule(
+    "MBAR-06", "error", section="9.7.13.15.13",
+    help="mbarrier.arrive.expect_tx, or expect_tx before the last arrival of the phase",
+)  # fmt: skip
+def expectation_before_completion(kernel: Kernel) -> Iterator[Outcome]:
+    """The expected bytes must be in the barrier before its last arrival."""
+    for expect in kernel.ops("mbarrier.expect_tx"):
+        ring = kernel.ring(expect)
+        if ring is None:
+            continue
+        sites = kernel.of_ring(ring, *ARRIVES)
+        before = [
+            op for op in sites if _in_one_go(kernel, op, expect) and "tx_bytes" not in op.roles
+        ]
+        earlier = [
+            op
+            for op in kernel.of_ring(ring, "mbarrier.expect_tx", *ARRIVES)
+            if "tx_bytes" in op.roles and _in_one_go(kernel, op, expect)
+        ]
+        if not before or earlier:
+            continue
+        total = sum(count_of(kernel, op) or 0 for op in before)
+        if ring.count is not None and total >= ring.count:
+            yield kernel.finding(
+                "MBAR-06",
+                f"expect_tx after the last arrival of the phase: {ring.name} expects {ring.count}; the phase is over before its bytes are expected",
+                expect, before[-1], "completes the phase",
+            )  # fmt: skip
+        else:
+            yield kernel.undecided(
+                "MBAR-06",
+                f"whether another arrival of the phase of {ring.name} follows this expect_tx",
+                expect,
+            )
+
+
+# --- parity ---------------------------------------------------------------------------------------
+
+
+@rule(
+    "MBAR-07", "error", section="9.7.13.15.16",
+    help="wait for parity 0 first on a fresh barrier, 1 where the slot starts free, and flip it once a phase",
+)  # fmt: skip
+def parity_follows_the_phase(kernel: Kernel) -> Iterator[Outcome]:
+    """The parity waited for is the phase's number modulo 2; a fresh barrier is in phase 0, and a waiter lags one at most."""
+    for ring in kernel.rings:
+        yield from _constant_parity(kernel, ring)
+        yield from _first_wait_passes(kernel, ring)
+    yield from _nobody_first(kernel)
+    yield from _outrun(kernel)
+
+
+def _constant_parity(kernel: Kernel, ring: Ring) -> Iterator[Outcome]:
+    waits = kernel.of_ring(ring, *WAITS)
+    parities = {value.number() if (value := kernel.value(op, "parity")) else None for op in waits}
+    if len(parities) != 1 or None in parities or not all_understood(kernel):
+        return
+    if _reused(kernel, ring):
+        return
+    arrivals = [op for op in signalled_by(kernel, ring) if op.is_a(*SIGNALS)]
+    for wait in waits:
+        value = kernel.value(wait, "mbar")
+        for _, members in kernel.flow.loops(wait.index):
+            again = [
+                op
+                for op in arrivals
+                if op.index in members
+                and _same_slot(kernel.value(op, "mbar"), value)
+                and not any(each.at in members for each in kernel.reach.open_conditions(op))
+            ]
+            alone = all(op.index in members for op in arrivals)
+            moves = value is None or value.unknown
+            if again and alone and not moves and not any(i.index in members for i in ring.inits):
+                parity = parities.pop()
+                yield kernel.finding(
+                    "MBAR-07",
+                    f"{ring.name} is waited for with parity {parity} in every round of a loop that completes a phase a round: every other wait passes before its phase is over",
+                    wait, again[0], "arrives in the same loop",
+                )  # fmt: skip
+                return
+
+
+def _carries_data(kernel: Kernel, ring: Ring) -> bool:
+    return any("tx_bytes" in op.roles for op in signalled_by(kernel, ring))
+
+
+def _first_wait_passes(kernel: Kernel, ring: Ring) -> Iterator[Outcome]:
+    """A thread that has announced the bytes of phase 0 waits for parity 1, which a fresh barrier passes at once."""
+    if not _carries_data(kernel, ring) or _reused(kernel, ring):
+        return
+    waits = kernel.of_ring(ring, *WAITS)
+    places = kernel.indices(waits)
+    arrivals = [op for op in kernel.of_ring(ring, *ARRIVES) if "tx_bytes" in op.roles]
+    for wait in waits:
+        if first_parity(kernel, wait) != 1:
+            continue
+        armed = [
+            op
+            for op in arrivals
+            if _same_slot(kernel.value(op, "mbar"), kernel.value(wait, "mbar"))
+        ]
+        first = kernel.reach.threads_to((-1,), wait, places - {wait.index})
+        unarmed = kernel.reach.threads_to(
+            (-1,), wait, kernel.indices(armed) | (places - {wait.index})
+        )
+        if armed and first & ~unarmed and not _first_with(kernel, waits, 0):
+            yield kernel.finding(
+                "MBAR-07",
+                f"first wait on {ring.name} is for parity 1, which a fresh barrier passes at once: the bytes of its first phase are not waited for",
+                wait, armed[0], "announced here",
+            )  # fmt: skip
+            return
+
+
+def _first_with(kernel: Kernel, waits: list[Op], parity: int) -> bool:
+    """Whether some wait may begin with this parity."""
+    return any(first_parity(kernel, op) in {parity, None} for op in waits)
+
+
+def _nobody_first(kernel: Kernel) -> Iterator[Outcome]:
+    """Barriers whose first arrivals wait for each other's first phase."""
+    if not all_understood(kernel):
+        return
+    needs: dict[Ring, set[Ring]] = {}
+    blocking = {
+        ring: blocking_waits(kernel, ring) for ring in kernel.rings if not _reused(kernel, ring)
+    }
+    for ring, own in blocking.items():
+        arrivals = [op for op in signalled_by(kernel, ring) if op.is_a(*SIGNALS)]
+        if not arrivals or not own or not _counts_known(kernel):
+            continue
+        needs[ring] = {
+            other
+            for other, waits in blocking.items()
+            if waits and _falls_short(kernel, ring, own | waits)
+        }
+    circular = [ring for ring in needs if ring in _closure(needs, ring)]
+    for ring in circular[:1]:
+        wait = kernel.flow.ops[min(blocking[ring])]
+        others = sorted(other.name for other in _closure(needs, ring) if other is not ring)
+        through = (
+            f" needs that of {', '.join(others)}, and that needs it" if others else " needs itself"
+        )
+        yield kernel.finding(
+            "MBAR-07",
+            f"deadlock: the first phase of {ring.name}{through}: no arrival that completes it comes before a wait for it",
+            wait, ring.inits[0], "fresh barrier: parity 0 blocks, parity 1 passes",
+        )  # fmt: skip
+
+
+def _falls_short(kernel: Kernel, ring: Ring, waits: set[int]) -> bool:
+    """Whether the first phase surely lacks arrivals as long as nobody passes these waits."""
+    most = _most_arrivals(kernel, ring, waits)
+    return most is not None and not most[1] and most[0] < (ring.count or 1)
+
+
+def _closure(needs: dict[Ring, set[Ring]], start: Ring) -> set[Ring]:
+    found: set[Ring] = set()
+    stack = list(needs.get(start, ()))
+    while stack:
+        here = stack.pop()
+        if here not in found:
+            found.add(here)
+            stack.extend(needs.get(here, ()))
+    return found
+
+
+# --- one barrier for several stages ---------------------------------------------------------------
+
+
+def _outrun(kernel: Kernel) -> Iterator[Outcome]:
+    """A CTA that may run ahead by more stages than a rendezvous barrier of one slot can tell apart."""
+    if not all_understood(kernel) or not kernel.shape.cluster_known:
+        return
+    for ring in kernel.rings:
+        if (
+            ring.slots != 1
+            or ring.count is None
+            or ring.count < 2
+            or not blocking_waits(kernel, ring)
+        ):
+            continue
+        for op in kernel.of_ring(ring, *ARRIVES):
+            ahead = _rounds_ahead(kernel, ring, op)
+            if ahead is not None and ahead > ring.count:
+                yield kernel.finding(
+                    "MBAR-07",
+                    f"{ring.name} expects {ring.count} arrivals a phase; this CTA may arrive {ahead} times, one for each free stage, before another does: the waiter then lags two phases and its parity aliases (deadlock)",
+                    op, kernel.flow.ops[min(blocking_waits(kernel, ring))], "waits for each phase here",
+                )  # fmt: skip
+                return
+
+
+def _rounds_ahead(kernel: Kernel, ring: Ring, op: Op) -> int | None:
+    """Rounds of its loop in which a remote arrival needs nothing from another CTA; None where that is not known."""
+    if where(kernel, op, "mbar") != "other" or not kernel.flow.path((op.index,), (op.index,)):
+        return None
+    if max(kernel.per_cta(op)) != 1 or count_of(kernel, op) != 1:
+        return None
+    mine = {rank for rank, threads in enumerate(kernel.per_cta(op)) if threads}
+    free: int | None = None
+    for other in kernel.rings:
+        signals = [each for each in signalled_by(kernel, other) if each.is_a(*SIGNALS)]
+        local = all(
+            where(kernel, s, "mbar") == "own" and multicasts(kernel, s) == "own" for s in signals
+        )
+        waits = [w for w in kernel.of_ring(other, *WAITS) if mine & set(kernel.ranks(w))]
+        if local or not waits or other is ring:
+            continue
+        walks = all((value := kernel.value(w, "mbar")) is not None and value.unknown for w in waits)
+        if not walks or other.slots is None or any(first_parity(kernel, w) != 1 for w in waits):
+            return None
+        free = other.slots if free is None else min(free, other.slots)
+    loops = kernel.flow.loops(op.index)
+    held = any(
+        kernel.flow.ops[i].is_a("barrier.cluster.wait") for _, members in loops[:1] for i in members
+    )
+    return None if held else free
+
+
+@rule(
+    "MBAR-12", "warning", section="9.7.13.15.4",
+    help="wait for each phase before arriving on the next",
+)  # fmt: skip
+def every_phase_is_observed(kernel: Kernel) -> Iterator[Outcome]:
+    """Some wait must see a phase complete before an arrival on the next."""
+    if not all_understood(kernel):
+        return
+    for ring in kernel.rings:
+        if kernel.of_ring(ring, *WAITS) or ring.count != 1:
+            continue
+        for op in signalled_by(kernel, ring):
+            value = kernel.value(op, "mbar")
+            again = kernel.flow.path((op.index,), (op.index,))
+            if op.is_a(*SIGNALS) and again and value is not None and not value.unknown:
+                yield kernel.finding(
+                    "MBAR-12", f"{ring.name} completes a phase in every round of a loop and nothing waits for any",
+                    op, ring.inits[0], "count given here", "warning",
+                )  # fmt: skip
+                break

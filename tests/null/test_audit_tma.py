@@ -1,0 +1,239 @@
+"""Rules of bulk copies: a pair each, differing by one bug; the lines were read from the PTX by hand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tilewright.audit import Report, audit_module
+from tilewright.audit.kernel import Options
+from tilewright.ptx import parse_ptx
+
+RULES = Path(__file__).parent.parent / "data" / "rules"
+
+BAD = {
+    "TMA-01": [81, 128, 168, 208],
+    "TMA-03b": [54],
+    "TMA-04": [74, 121, 161, 201],
+    "TMA-05": [80, 127, 167, 207],
+    "TMA-06": [84, 134, 177, 220],
+    "TMA-07": [124, 161, 198],
+    "TMA-08": [103],
+    "TMA-09": [75],
+    "TMA-10": [234],
+    "TMA-11": [100, 146, 185, 224],
+    "TMA-12": [218, 224, 250, 256, 282, 288, 313, 319, 355, 361, 389, 395, 422, 428],
+    "TMA-13": [54],
+    "TMA-15": [28],
+    "TMA-15b": [25],
+}
+UNDECIDED = {"TMA-02": 81, "TMA-03": 74}
+"""What hangs on the tensor map: the swizzle, the box."""
+
+
+def text_of(name: str) -> str:
+    return (RULES / f"{name}.ptx").read_text(encoding="utf-8")
+
+
+def audit(text: str, options: Options | None = None) -> Report:
+    return audit_module(parse_ptx(text), options)
+
+
+def lines(report: Report, rule: str) -> list[int]:
+    return [f.span.line for f in report.errors if f.rule == rule]
+
+
+def broken(text: str) -> set[str]:
+    return {f.rule for f in audit(text).errors if f.rule.startswith("TMA")}
+
+
+def changed(name: str, old: str, new: str) -> str:
+    text = text_of(name)
+    assert old in text
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bug_is_found_where_it_is(name: str) -> None:
+    assert lines(audit(text_of(f"{name}_bad")), name[:6]) == BAD[name]
+
+
+@pytest.mark.parametrize("name", UNDECIDED)
+def test_what_hangs_on_the_tensor_map_is_not_decided(name: str) -> None:
+    report = audit(text_of(f"{name}_bad"))
+    assert lines(report, name) == []
+    assert UNDECIDED[name] in [n.span.line for n in report.not_decided if n.rule == name]
+
+
+@pytest.mark.parametrize("path", sorted(RULES.glob("*_ok.ptx")) + sorted(RULES.glob("*_full.ptx")))
+def test_clean_twins_have_no_error(path: Path) -> None:
+    assert broken(path.read_text(encoding="utf-8")) == set()
+
+
+# --- a copy at a time -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("offset", "found"), [(16, True), (64, True), (128, False), (1024, False)])
+def test_tile_alignment(offset: int, found: bool) -> None:
+    text = text_of("TMA-01_bad").replace(
+        "add.s32 	%r3, %r3, 64;", f"add.s32 	%r3, %r3, {offset};"
+    )
+    assert ("TMA-01" in broken(text)) is found
+
+
+def test_alignment_that_the_declaration_leaves_open() -> None:
+    report = audit(changed("TMA-03_ok", ".shared .align 1024 .b8 dsm", ".shared .align 16 .b8 dsm"))
+    assert "TMA-01" not in {f.rule for f in report.findings}
+    assert "TMA-01" in {n.rule for n in report.not_decided}
+
+
+@pytest.mark.parametrize(("mask", "found"), [(0, True), (1, False), (3, False), (4, True)])
+def test_masks(mask: int, found: bool) -> None:
+    text = re.sub(r"(mov\.b16 	%rs\d, )3;", rf"\g<1>{mask};", text_of("TMA-05_ok"))
+    assert ("TMA-05" in broken(text)) is found
+
+
+def test_mask_without_a_known_cluster_is_not_decided() -> None:
+    text = re.sub(r"\.reqnctapercluster.*|\.explicitcluster", "", text_of("TMA-05_bad"))
+    report = audit(text)
+    assert lines(report, "TMA-05") == []
+    assert "TMA-05" in {n.rule for n in report.not_decided}
+    assert len(lines(audit(text, Options(cluster=(2, 1, 1))), "TMA-05")) == 4
+    assert lines(audit(text, Options(cluster=(4, 1, 1))), "TMA-05") == []
+
+
+def test_map_between_two_maps() -> None:
+    text = changed("TMA-03_ok", "mov.u64 	%rd1, %rd4;", "add.s64 	%rd1, %rd4, 8;")
+    assert "TMA-11" in broken(text)
+
+
+def test_one_copy_of_the_plain_form() -> None:
+    text = text_of("gemm_clc2_full").replace("2d.cta_group::2.shared", "2d.shared", 1)
+    assert len(lines(audit(text), "TMA-12")) == 1
+
+
+# --- bytes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cluster", [2, 4, 8])
+def test_bytes_scaled_by_the_cluster(cluster: int) -> None:
+    """Two CTAs bring 2 x 128 x 64 x 2 bytes of A to their leader, whatever the cluster."""
+    text = text_of("TMA-03b_ok").replace("reqnctapercluster 4", f"reqnctapercluster {cluster}")
+    assert broken(text) == set()
+    scaled = text.replace("[%r11], 32768;", f"[%r11], {128 * 64 * 2 * cluster};")
+    assert broken(scaled) == ({"TMA-03"} if cluster > 2 else set())
+
+
+BULK = """
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry bulk(.param .u64 from)
+.reqntid 32, 1, 1
+{{
+	.reg .pred %p<2>;
+	.reg .b32 %r<4>;
+	.reg .b64 %rd<2>;
+	.shared .align 128 .b8 tile[4096];
+	.shared .align 8 .b64 full;
+	mov.u32 %r0, %tid.x;
+	mov.u32 %r1, full;
+	mov.u32 %r2, tile;
+	ld.param.u64 %rd0, [from];
+	setp.ne.u32 %p0, %r0, 0;
+	@%p0 bra wait;
+	mbarrier.init.shared::cta.b64 [%r1], 1;
+	fence.mbarrier_init.release.cluster;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], {expected};
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd0], 1024, [%r1];
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2+1024], [%rd0+1024], 1024, [%r1];
+wait:
+	bar.warp.sync 0xffffffff;
+again:
+	mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;
+	@!%p1 bra again;
+	ret;
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("expected", "says"),
+    [(1024, "completes before"), (2048, ""), (2064, "never completes"), (4096, "never completes")],
+)
+def test_bytes_of_copies_with_a_size(expected: int, says: str) -> None:
+    found = [f for f in audit(BULK.format(expected=expected)).errors if f.rule == "TMA-03"]
+    assert [f.span.line for f in found] == ([21] if says else [])
+    assert all(says in f.message for f in found)
+
+
+@pytest.mark.parametrize(("mask", "rank"), [(1, 1), (2, 0)])
+def test_cta_that_no_mask_names(mask: int, rank: int) -> None:
+    text = re.sub(r"(mov\.b16 	%rs\d, )3;", rf"\g<1>{mask};", text_of("TMA-04_ok"))
+    found = [f for f in audit(text).errors if f.rule == "TMA-04"]
+    assert found
+    assert found[0].message.startswith(f"CTA {rank} expects 8192 bytes on full")
+
+
+def test_masked_cta_that_expects_nothing() -> None:
+    guarded = "setp.eq.u32 	%p5, %r6, 0;\n	@%p5 mbarrier.arrive.expect_tx"
+    assert "TMA-04" in broken(changed("TMA-04_ok", "mbarrier.arrive.expect_tx", guarded))
+
+
+# --- slots and peers --------------------------------------------------------------------------------
+
+
+def test_refill_after_a_cluster_barrier() -> None:
+    text = text_of("TMA-07_bad")
+    first = "mov.b32 	%r41, 8192;"
+    assert first in text
+    synced = text.replace(
+        first, f"barrier.cluster.arrive;\n	barrier.cluster.wait;\n	{first}", 1
+    )
+    assert len(lines(audit(synced), "TMA-07")) == len(BAD["TMA-07"]) - 1
+
+
+def test_own_slot_needs_no_peer() -> None:
+    """The local arrivals of TMA-08 are right where each CTA copies to itself."""
+    text = re.sub(r"(mov\.b16 	%rs\d, )3;", r"\g<1>1;", text_of("TMA-08_bad"))
+    assert "TMA-08" not in broken(text.replace("reqnctapercluster 2", "reqnctapercluster 1"))
+
+
+def test_only_the_barrier_after_the_initialisation_counts() -> None:
+    text = text_of("TMA-09_bad")
+    early = "barrier.cluster.arrive.release.aligned;\n	barrier.cluster.wait.acquire.aligned;\n"
+    before = text.replace(
+        "	mov.u32 	%r2, %tid.x;\n", f"	mov.u32 	%r2, %tid.x;\n	{early}", 1
+    )
+    assert before != text
+    assert "TMA-09" in broken(before)
+
+
+def test_nobody_to_outlive_in_a_cluster_of_one() -> None:
+    text = text_of("TMA-10_bad").replace("reqnctapercluster 2", "reqnctapercluster 1")
+    assert "TMA-10" not in broken(text)
+
+
+# --- out of shared memory ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "says"),
+    [
+        ("	fence.proxy.async.shared::cta;\n", "no fence.proxy.async between"),
+        ("	fence.proxy.async.shared::cta;\n	bar.sync 0;\n", "no barrier between"),
+        ("	cp.async.bulk.commit_group;\n", "never committed"),
+        ("	cp.async.bulk.wait_group.read 0;\n", "wait_group after the bulk store"),
+    ],
+)
+def test_each_step_of_a_store(old: str, says: str) -> None:
+    found = [f for f in audit(changed("TMA-15_ok", old, "")).errors if f.rule == "TMA-15"]
+    assert any(says in f.message for f in found)
+
+
+def test_store_that_nobody_waits_for() -> None:
+    text = re.sub(r"	cp\.async\.bulk\.wait_group.*\n", "", text_of("TMA-15_ok"))
+    found = [f.message for f in audit(text).errors if f.rule == "TMA-15"]
+    assert any("never waited for" in message for message in found)
