@@ -32,7 +32,7 @@ constexpr bool uses_clc = config::scheduler == Scheduler::clc;
 constexpr bool uses_counter = config::scheduler == Scheduler::dynamic_atomic;
 constexpr bool is_dynamic = uses_clc || uses_counter;
 constexpr int depth = config::schedule_depth;
-constexpr int answer_stride = 32;  // bytes from one answer slot to the next
+[[maybe_unused]] constexpr int answer_stride = 32;  // bytes from one answer slot to the next
 
 static_assert(depth >= 1 && depth <= 3, "one to three answers");
 
