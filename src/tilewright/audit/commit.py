@@ -166,6 +166,8 @@ def commit_reaches_who_waits(kernel: Kernel) -> Iterator[Outcome]:
                 " so its arrival says nothing of them",
                 commit, mmas[0], "an MMA of the other group",
             )  # fmt: skip
+    if mmas:
+        yield from _never_refilled(kernel, mmas[-1])
     if not kernel.shape.cluster_known:
         if of_pair(kernel, "tcgen05.commit"):
             yield kernel.undecided("TC-11", "the cluster is not known", commits[0])
@@ -175,6 +177,21 @@ def commit_reaches_who_waits(kernel: Kernel) -> Iterator[Outcome]:
         mine = [op for op in commits if kernel.ring(op) is ring]
         if mine:
             yield from _starved(kernel, ring, mine)
+
+
+def _never_refilled(kernel: Kernel, mma: Op) -> Iterator[Outcome]:
+    """Barriers that a producer waits for before it refills a slot and that nothing arrives on."""
+    arrivals = {kernel.ring(op) for op in kernel.ops(*ARRIVALS) if "mbar" in op.roles}
+    if None in arrivals:
+        return
+    for ring in refill_rings(kernel):
+        if ring not in arrivals:
+            yield kernel.finding(
+                "TC-11",
+                f"barrier {ring.name}: the producer waits for it before it refills a slot, and no commit"
+                " or arrive ever comes: it waits for ever once the ring comes round",
+                waits_of(kernel, ring)[0], mma, "reads the slots and releases none",
+            )  # fmt: skip
 
 
 def _masks_fit(kernel: Kernel, commits: list[Op]) -> Iterator[Outcome]:

@@ -124,6 +124,8 @@ def _most_arrivals(kernel: Kernel, ring: Ring, waits: set[int]) -> tuple[int, st
         if kernel.flow.path((op.index,), (op.index,), waits):
             unsure = "an arrival in a loop may be made more than once a phase"
         spread = where(kernel, op, "mbar") != "own" or multicasts(kernel, op) != "own"
+        if spread and not kernel.shape.cluster_known:
+            return None
         total += count * _threads_at_most(kernel, threads, spread=spread)
     return total, unsure
 
@@ -393,6 +395,17 @@ def _outrun(kernel: Kernel) -> Iterator[Outcome]:
                 return
 
 
+def _one_object(kernel: Kernel, ring: Ring) -> bool:
+    """Whether no instruction names a later slot by itself: that may be a neighbour that is initialised alike."""
+    named = [
+        kernel.value(op, "mbar")
+        for op in kernel.flow.ops
+        if "mbar" in op.roles and not op.is_a("mbarrier.init", "mbarrier.inval")
+        if kernel.ring(op) is ring
+    ]
+    return all(each is not None and (each.unknown or each.single == ring.start) for each in named)
+
+
 def _rounds_ahead(kernel: Kernel, ring: Ring, op: Op) -> int | None:
     """Rounds of its loop in which a remote arrival needs nothing from another CTA; None where that is not known."""
     if where(kernel, op, "mbar") != "other" or not kernel.flow.path((op.index,), (op.index,)):
@@ -410,7 +423,12 @@ def _rounds_ahead(kernel: Kernel, ring: Ring, op: Op) -> int | None:
         if local or not waits or other is ring:
             continue
         walks = all((value := kernel.value(w, "mbar")) is not None and value.unknown for w in waits)
-        if not walks or other.slots is None or any(first_parity(kernel, w) != 1 for w in waits):
+        if (
+            not walks
+            or not _one_object(kernel, other)
+            or other.slots is None
+            or any(first_parity(kernel, w) != 1 for w in waits)
+        ):
             return None
         free = other.slots if free is None else min(free, other.slots)
     loops = kernel.flow.loops(op.index)
