@@ -4,7 +4,7 @@
 
 Each configuration is compiled with NVRTC; each of its mutants (mutants.py) is audited. A mutant is
     caught        an error that the kernel itself has not
-    warned        a warning that the kernel itself has not, and no error
+    warned        a warning more than the kernel itself has, of a rule that the break violates, and no error
     not decided   neither, but a rule says that it cannot know: one that it could apply to the whole kernel,
                   or one that the break violates, of the same barrier
     missed        the audit calls it clean
@@ -158,11 +158,11 @@ def judge(case: Case, mutant: Mutant) -> Outcome:
     errors = sorted({f.rule for f in report.errors if (f.rule, f.span.line) not in known})
     if errors:
         return Outcome(case, mutant, "caught", tuple(errors))
-    warnings = sorted(_warnings(report) - _warnings(clean))
+    violated = load_operators()[mutant.operator].rules
+    warnings = sorted(set(_warnings(report) - _warnings(clean)) & set(violated))
     if warnings:
         return Outcome(case, mutant, "warned", tuple(warnings))
     open_before = {(n.rule, n.span.line) for n in clean.not_decided}
-    violated = load_operators()[mutant.operator].rules
     undecided = sorted(
         {
             n.rule
@@ -272,15 +272,17 @@ def reasons() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def render(text: str, outcomes: Sequence[Outcome]) -> str:
+def render(text: str, outcomes: Sequence[Outcome], made: str) -> str:
     """The document with the tables between its markers.
 
+    Args:
+        made: how they were made, in a line.
     Raises:
         ValueError: a marker is missing.
     """
     body = "\n\n".join(
         (
-            "## By kernel", kernel_table(outcomes), "## By operator", table(outcomes),
+            made, "## By kernel", kernel_table(outcomes), "## By operator", table(outcomes),
             "## The operators", reasons(),
         )
     )  # fmt: skip
@@ -310,7 +312,8 @@ def main() -> None:
     if given.missed:
         given.missed.write_text(missed_list(outcomes), encoding="utf-8")
     if given.write:
-        DOC.write_text(render(DOC.read_text(encoding="utf-8"), outcomes), encoding="utf-8")
+        made = f"{len(outcomes)} mutants, at most {given.mutants} a kernel, seed {given.seed}."
+        DOC.write_text(render(DOC.read_text(encoding="utf-8"), outcomes, made), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ class Mutant:
     Attributes:
         operator: name of what made it.
         what: in a line.
-        line: of the original text.
-        near: lines that name the same barrier object, this one included.
+        line: the first that changes.
+        near: lines that name the barrier object that this is about.
         edits: of the original text, in order.
     """
 
@@ -140,8 +140,10 @@ def make_mutants(subject: Subject) -> list[Mutant]:
         for what, at, edits in each.make(subject):
             ordered = tuple(sorted(set(edits)))
             if ordered and ordered not in found:
-                line, near = at.span.line, subject.lines_near(at)
-                found[ordered] = Mutant(each.name, what, line, near, subject.text, ordered)
+                line = subject.text.count("\n", 0, ordered[0].start) + 1
+                found[ordered] = Mutant(
+                    each.name, what, line, subject.lines_near(at), subject.text, ordered
+                )
     return list(found.values())
 
 

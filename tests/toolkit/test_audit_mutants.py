@@ -29,10 +29,24 @@ MUTANTS_MIN = 200
 """Of every kernel."""
 
 OPERATORS_MIN = 18
-REPORTED_MIN = 0.0
+REPORTED_MIN = 0.45
 """Share of the whole sample."""
 
-REPORTED: dict[str, int] = {}
+REPORTED = {
+    "drop_wait": 100, "drop_tail": 100, "flip_parity": 50, "wait_elsewhere": 50,
+    "narrow_wait": 100, "double_arrive": 50, "only_expect": 100, "expect_late": 100,
+    "wrong_bytes": 50, "init_twice": 100, "misaligned_barrier": 100, "spoil_barrier": 50,
+    "drop_fence": 100, "move_fence": 50, "unpublished_init": 50, "half_cluster_barrier": 100,
+    "double_cluster_arrive": 100, "cta_for_cluster_barrier": 50, "divergent_cluster_barrier": 100,
+    "drop_wgmma_commit": 100, "drop_wgmma_wait": 100, "drop_wait_ld": 100,
+    "arrive_for_commit": 50, "drop_commit": 100, "drop_dealloc": 100, "wrong_columns": 100,
+    "alloc_late": 100, "drop_leader": 50, "drop_mapa": 100, "rank_outside": 50, "wrong_mask": 100,
+    "drop_multicast": 50, "drop_pair_form": 50, "own_for_leader": 50, "signal_elsewhere": 50,
+    "signal_next_slot": 50, "drop_copy": 100, "double_copy": 50, "misaligned_copy": 100,
+    "leave_early": 50, "ask_after_decline": 100, "work_after_decline": 50, "read_declined": 100,
+    "answer_to_peer": 100,
+}  # fmt: skip
+"""Percent of the sample, by operator; 0 for those that are not here."""
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +115,7 @@ def test_a_mutant_is_another_ptx_module_and_changes_the_line_it_names(
             i for i, lines in enumerate(zip(before, after, strict=False), 1) if len(set(lines)) > 1
         ]
         assert parse_ptx(mutant.text) != parse_ptx(bench.ptx_of(case)), mutant
-        assert mutant.line in changed or len(before) != len(after), mutant
+        assert changed[0] == mutant.line, mutant
 
 
 def test_no_two_mutants_of_a_kernel_are_the_same(mutants: dict[Any, list[Any]]) -> None:

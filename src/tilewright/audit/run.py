@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     "clc", "clc_loop", "clc_stages", "clc_work", "clc_cluster", "mbarrier", "mbarrier_phase", "mbarrier_scope", "cluster", "cluster_copy", "tma", "tma_ring", "tma_bytes", "tma_store",
-    "tcgen05", "tmem", "mma", "commit", "tensor_order", "wgmma", "launch",
+    "tcgen05", "tmem", "mma", "commit", "tensor_order", "wgmma", "launch", "named",
 )  # fmt: skip
 
 

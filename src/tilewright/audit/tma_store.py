@@ -25,6 +25,9 @@ COMMIT, WAIT = "cp.async.bulk.commit_group", "cp.async.bulk.wait_group"
 SYNCS = ("bar", "barrier")
 READ_BYTES = 16
 """The least that a bulk copy reads."""
+GROUPS_MAX = 8
+"""Threads of a CTA that copy tiles of their own, one for each group of warps."""
+WARP = 32
 
 
 def _stores(kernel: Kernel) -> list[Op]:
@@ -38,22 +41,37 @@ def _writers(kernel: Kernel, copy: Op) -> list[Op]:
         return []
     return [
         op
-        for op in kernel.ops("st")
+        for op in kernel.ops("st", "stmatrix")
         if op.has("shared") or op.has("shared::cta")
-        if _hits(kernel, op, kernel.value(op, "dst"), copy, value)
+        if _hits(kernel, op, _written(kernel, op), copy, value)
     ]
+
+
+def _written(kernel: Kernel, write: Op) -> Value | None:
+    if write.node.opcode.root == "stmatrix":
+        return kernel.values.of(write.operands[0], write)
+    return kernel.value(write, "dst")
+
+
+def _rows(write: Op, threads: np.ndarray) -> np.ndarray:
+    """Threads whose address an instruction uses: of stmatrix the first 8 lanes for each matrix."""
+    if write.node.opcode.root != "stmatrix":
+        return threads
+    matrices = next((n for n in (1, 2, 4) if write.has(f"x{n}")), 1)
+    lanes = np.broadcast_to(np.arange(threads.shape[1]) % WARP, threads.shape)
+    return np.logical_and(threads, lanes < 8 * matrices)
 
 
 def _hits(kernel: Kernel, write: Op, to: Value | None, copy: Op, source: Value) -> bool:
     if to is None or to.base != source.base or to.unknown != source.unknown or to.cta is not None:
         return False
-    threads, reads = kernel.threads(write)[0], kernel.threads(copy)[0]
+    threads, reads = _rows(write, kernel.threads(write)[0]), kernel.threads(copy)[0]
     to_full = np.broadcast_to(to.constant, threads.shape)
     from_full = np.broadcast_to(source.constant, reads.shape)
     for rank in range(len(threads)):
         starts = np.unique(from_full[rank][reads[rank]])
-        if starts.size == 1:
-            off = to_full[rank][threads[rank]] - starts[0]
+        if starts.size <= GROUPS_MAX:
+            off = to_full[rank][threads[rank]][:, None] - starts[None, :]
             if np.any((off >= 0) & (off < READ_BYTES)):
                 return True
     return False
