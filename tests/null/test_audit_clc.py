@@ -266,3 +266,10 @@ def test_a_finding_names_the_other_place_and_why() -> None:
     assert "hang" in found.message
     assert found.other is not None
     assert found.other.line == 48
+
+
+def test_a_response_read_where_no_request_writes() -> None:
+    text = edited("CLC-06_ok", ("ld.shared.b128 h,[%r24];", "ld.shared.b128 h,[%r24+64];"))
+    found = [f for f in clc(text) if f.rule == "CLC-06"]
+    assert [f.span.line for f in found] == [83]
+    assert "no request writes" in found[0].message

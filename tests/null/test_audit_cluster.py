@@ -138,3 +138,31 @@ def test_half_that_may_be_skipped_is_not_decided() -> None:
     text = edited("CLU-15_ok", (SYNC + "\tmapa", skipped))
     assert said(text, "CLU-05") == []
     assert undecided(text, "CLU-05") != []
+
+
+def test_a_peer_that_only_some_ranks_have() -> None:
+    """Rank 1 touches itself, the others their peer: for them nothing keeps it alive."""
+    touch = "mapa.shared::cluster.u32 %r1, %r2, 1; ld.shared::cluster.u32 %r3, [%r1]; "
+    text = PEER.format(behind=touch)
+    assert said(text, "CLU-02") == [("error", 15)]
+    assert said(PEER.format(behind=""), "CLU-02") == []
+
+
+PEER = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry peer()
+.reqntid 32, 1, 1
+.reqnctapercluster 2, 1, 1
+{{
+	.reg .b32 %r<4>;
+	.shared .align 8 .b8 box[16];
+	mov.u32 %r2, box;
+	barrier.cluster.arrive.aligned;
+	barrier.cluster.wait.aligned;
+
+	{behind}
+	ret;
+}}
+"""

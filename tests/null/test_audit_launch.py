@@ -5,6 +5,7 @@ Lines are those of the PTX, read by hand.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,16 @@ def test_launch_must_match_the_directive() -> None:
 
 def test_options_declare_the_cluster() -> None:
     assert said(text_of("CLU-13_bad"), "CLU-13", Options(cluster=(2, 1, 1))) == []
+
+
+def test_registers_that_the_other_warpgroups_keep() -> None:
+    """Two warpgroups raise theirs to 256, the whole file: nothing is left for the third."""
+    text = text_of("gemm_wgmma_full")
+    assert text.count("setmaxnreg.inc.sync.aligned.u32 232;") == 1
+    raised = text.replace("aligned.u32 232;", "aligned.u32 256;")
+    assert said(raised, "REG-02")[0][0] == "error"
+
+
+def test_producers_that_keep_their_registers() -> None:
+    text = re.sub(r"setmaxnreg\.dec[^;]*;", "", text_of("gemm_wgmma_full"))
+    assert [severity for severity, _ in said(text, "REG-02")] == ["warning"]

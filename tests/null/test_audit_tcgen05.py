@@ -343,3 +343,14 @@ def test_findings_name_the_other_place() -> None:
     (found,) = (f for f in audited(text_of("rules/TC-06b_bad")) if f.rule == "TC-06")
     assert found.other is not None
     assert found.other.line == 1038
+
+
+def test_a_dealloc_by_every_warp() -> None:
+    """The fourth warp allocates; without its branch all of them free the same columns."""
+    guard = next(
+        line
+        for line in reversed(text_of(FULL).split("tcgen05.dealloc")[0].splitlines())
+        if "@%p" in line
+    )
+    text = edited(FULL, (guard + "\n", "\n"))
+    assert "TC-08" in {rule for rule, _ in said(text)}

@@ -237,3 +237,93 @@ def test_store_that_nobody_waits_for() -> None:
     text = re.sub(r"	cp\.async\.bulk\.wait_group.*\n", "", text_of("TMA-15_ok"))
     found = [f.message for f in audit(text).errors if f.rule == "TMA-15"]
     assert any("never waited for" in message for message in found)
+
+
+# --- bulk groups ------------------------------------------------------------------------------------
+
+TWO_TILES = """
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry two(.param .align 128 .b8 map[128], .param .u32 rounds)
+.reqntid 128, 1, 1
+{
+	.reg .pred %p<4>;
+	.reg .b32 %r<12>;
+	.reg .b64 %rd<4>;
+	.shared .align 1024 .b8 tiles[4096];
+	mov.u32 %r0, %tid.x;
+	ld.param.u32 %r1, [rounds];
+	mov.u32 %r2, tiles;
+	shl.b32 %r3, %r0, 4;
+	setp.ne.u32 %p0, %r0, 0;
+	mov.b64 %rd0, map;
+	cvta.param.u64 %rd1, %rd0;
+	mov.u32 %r5, 0;
+again:
+	@%p0 bra free;
+	cp.async.bulk.wait_group.read 1;
+free:
+	bar.sync 0;
+	shl.b32 %r6, %r5, 11;
+	add.u32 %r7, %r2, %r6;
+	add.u32 %r4, %r7, %r3;
+	st.shared.v4.b32 [%r4], {%r1, %r1, %r1, %r1};
+	fence.proxy.async.shared::cta;
+	bar.sync 1;
+	@%p0 bra sent;
+	cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd1, {0, %r1}], [%r7];
+	cp.async.bulk.commit_group;
+sent:
+	xor.b32 %r5, %r5, 1;
+	sub.u32 %r1, %r1, 1;
+	setp.ne.u32 %p1, %r1, 0;
+	@%p1 bra again;
+	@%p0 bra done;
+	cp.async.bulk.wait_group.read 0;
+done:
+	ret;
+}
+"""
+"""Two tiles in turn: a store may be under way while the other tile is written."""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "severity", "says"),
+    [
+        ("read 1;", "read 2;", 28, "error", "no cp.async.bulk.wait_group after"),
+        ("	bar.sync 0;", "", 28, "error", "no barrier behind the wait"),
+        ("wait_group.read 0;", "wait_group.read 1;", 32, "warning", "on no way to the exit"),
+        ("	@%p0 bra sent;\n", "	@!%p0 bra sent;\n", 28, "error", "no cp.async.bulk.wait_group"),
+    ],
+)  # fmt: skip
+def test_groups_left_open(old: str, new: str, line: int, severity: str, says: str) -> None:
+    assert old in TWO_TILES
+    assert [f for f in audit(TWO_TILES).findings if f.rule == "TMA-15"] == []
+    text = TWO_TILES.replace(old, new, 1)
+    found = [f for f in audit(text).findings if f.rule == "TMA-15" and says in f.message]
+    assert [(f.span.line, f.severity) for f in found][:1] == [(line, severity)]
+
+
+def test_three_tiles_take_one_more_group() -> None:
+    """What is not known to come back to the same tile is not judged."""
+    text = TWO_TILES.replace("xor.b32 %r5, %r5, 1;", "add.u32 %r5, %r5, 1;").replace(
+        "read 1;", "read 2;"
+    )
+    assert [f for f in audit(text).errors if f.rule == "TMA-15"] == []
+
+
+def test_fence_behind_the_barrier() -> None:
+    fence, meet = "	fence.proxy.async.shared::cta;\n", "	bar.sync 1;\n"
+    text = TWO_TILES.replace(fence + meet, meet + fence)
+    found = [f for f in audit(text).findings if f.rule == "TMA-15"]
+    assert [(f.span.line, f.severity) for f in found] == [(32, "warning")]
+    assert "behind the barrier" in found[0].message
+
+
+def test_reduction_by_every_lane_is_added_as_often() -> None:
+    reduce = "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group"
+    text = TWO_TILES.replace("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group", reduce)
+    assert lines(audit(text), "TMA-15") == []
+    everyone = text.replace("	@%p0 bra sent;\n", "").replace("	@%p0 bra free;\n", "")
+    assert lines(audit(everyone), "TMA-15") == [31 - 1]

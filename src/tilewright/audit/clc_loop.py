@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.audit.flowing import flowing, in_address, touches_memory
 from tilewright.audit.logic import FAILS, HOLDS, registers_read
-from tilewright.audit.responses import Request, Responses, covers, responses
+from tilewright.audit.responses import Request, Responses, covers, responses, within
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.signals import WAITS
 from tilewright.ptx.flow import ENDS
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.audit.kernel import Kernel, Ring
     from tilewright.audit.paths import Crowd, Edge
     from tilewright.ptx.flow import Op
+    from tilewright.ptx.values import Value
 
 TRY_CANCEL = "9.7.13.17"
 QUERY_CANCEL = "9.7.13.18"
@@ -41,7 +42,13 @@ def read_after_the_phase(kernel: Kernel) -> Iterator[Outcome]:
     view = responses(kernel)
     for read in view.reads:
         requests, rings = view.requests_of(read), view.rings_of(read)
-        if requests and not rings:
+        if _of_no_request(kernel, view, read):
+            yield kernel.finding(
+                "CLC-06",
+                "the response is read where no request writes one: what is there was never an answer",
+                read, view.requests[0].op, "writes its response elsewhere",
+            )  # fmt: skip
+        elif requests and not rings:
             yield kernel.undecided("CLC-06", "the barrier of the request is not understood", read)
         elif rings:
             yield from _waited_for(kernel, view, read, rings)
@@ -57,6 +64,48 @@ def read_after_the_phase(kernel: Kernel) -> Iterator[Outcome]:
                 "the response is read by two loads: only one 128-bit load is sure to see one response",
                 torn[0], torn[1], "reads another part", severity="warning",
             )  # fmt: skip
+
+
+def _of_no_request(kernel: Kernel, view: Responses, read: Op) -> bool:
+    """Whether a load reads beside every response, and none is passed on in shared memory."""
+    where, own = view.address(read), read.index
+    written = [r.response for r in view.requests]
+    places = [where, *written]
+    if where is None or where.cta is not None or view.calls or not written:
+        return False
+    if any(each is None or each.single is None for each in places):
+        return False
+    if any(each.base == where.base and within(each, where) for each in written):
+        return False
+    right = [
+        each for each in view.reads
+        if each.index != own and (at := view.address(each)) is not None
+        and any(at.base == r.base and within(r, at) for r in written)
+    ]  # fmt: skip
+    flow = flowing(kernel)
+    passed_on = set(flow.from_results(right)) - set(
+        flow.from_results((*view.is_canceled, *view.coordinates))
+    )
+    return not any(
+        kernel.flow.ops[index].node.opcode.root in {"st", "atom", "red"} for index in passed_on
+    ) and not any(
+        value is not None and any(_may_read(each, value) for each in view.requests)
+        for op in kernel.ops("cp.async.bulk", "ld")
+        if op.index != own and op not in view.reads
+        if op.node.opcode.root == "ld" or op.has("shared::cluster", "shared::cta")
+        for value in [kernel.value(op, "src")]
+    )
+
+
+def _may_read(request: Request, value: Value) -> bool:
+    """Whether an address may be in a response: of stages in one of as many as its barriers."""
+    response, slots = request.response, request.ring.slots if request.ring is not None else None
+    if value.base != response.base or not within(response, value):
+        return False
+    if value.unknown or slots is None or value.single is None or response.single is None:
+        return True
+    step = max((abs(coefficient) for _, coefficient in response.unknown), default=16)
+    return 0 <= value.single - response.single < slots * step
 
 
 def _waited_for(

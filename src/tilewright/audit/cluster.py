@@ -118,7 +118,7 @@ def peer_stays_alive(kernel: Kernel) -> Iterator[Outcome]:
         if (
             role not in op.roles
             or op.is_a("st.async", "red.async")
-            or where(kernel, op, role) != "other"
+            or not _some_out(kernel, op, role)
         ):
             continue
         if kernel.flow.path((op.index,), waits):
@@ -135,6 +135,18 @@ def peer_stays_alive(kernel: Kernel) -> Iterator[Outcome]:
                 op, kernel.flow.exits[-1], "may exit here meanwhile",
             )  # fmt: skip
         return
+
+
+def _some_out(kernel: Kernel, op: Op, role: str) -> bool:
+    """Whether some thread that executes an instruction surely touches another CTA by it."""
+    value, side = kernel.value(op, role), where(kernel, op, role)
+    if side != "maybe" or value is None or value.cta is None or not value.cta.known:
+        return side == "other"
+    if kernel.reach.open_conditions(op) or not kernel.shape.cluster_known:
+        return False
+    threads = kernel.threads(op)[0]
+    own = np.arange(kernel.shape.ranks)[:, None]
+    return bool(np.any(np.broadcast_to(value.cta.constant != own, threads.shape) & threads))
 
 
 # --- the cluster's barrier ------------------------------------------------------------------------

@@ -244,14 +244,40 @@ def _register_file(kernel: Kernel, ops: list[Op]) -> Iterator[Outcome]:
             held = kernel.threads(op)[0][0, group * WARPGROUP : (group + 1) * WARPGROUP]
             if held.size == WARPGROUP and held.all() and not kernel.reach.open_conditions(op):
                 most[group] = max(most.get(group, (0, op)), (number, op), key=lambda each: each[0])
+    if not most:
+        return
+    last = max(most.values(), key=lambda each: each[1].index)[1]
+    kept = {group: least for group in range(max(most)) if group not in most
+            for least in (_kept(kernel, ops, group),)}  # fmt: skip
     total = sum(number for number, _ in most.values()) * WARPGROUP
-    if total > REGISTER_FILE:
-        last = max(most.values(), key=lambda each: each[1].index)[1]
+    left = sum(each or REGISTERS_LEAST for each in kept.values()) * WARPGROUP
+    if total + left > REGISTER_FILE:
+        also = f", others keep {left}" if left else ""
         yield kernel.finding(
             "REG-02",
-            f"deadlock: {len(most)} warpgroups raise their registers to {total} in all; the register file has {REGISTER_FILE}, so setmaxnreg.inc blocks for ever",
+            f"deadlock: {len(most)} warpgroups raise their registers to {total} in all{also}; the register file"
+            f" has {REGISTER_FILE}, so setmaxnreg.inc blocks for ever",
             last,
         )
+    elif None in kept.values():
+        bare = sum(each is None for each in kept.values())
+        most_kept = (REGISTER_FILE - total - left) // WARPGROUP // bare + REGISTERS_LEAST
+        yield kernel.finding(
+            "REG-02",
+            f"{len(most)} warpgroups raise their registers to {total} in all and {bare} never lowers its own:"
+            f" setmaxnreg.inc blocks for ever where the kernel has more than {most_kept} a thread",
+            last, severity="warning",
+        )  # fmt: skip
+
+
+def _kept(kernel: Kernel, ops: list[Op], group: int) -> int | None:
+    """The least that a warpgroup lowers its registers to; None where it never does."""
+    lanes = slice(group * WARPGROUP, (group + 1) * WARPGROUP)
+    mine = [op for op in ops if kernel.threads(op)[0][0, lanes].any()]
+    numbers = [_registers(kernel, op) for op in mine]
+    if not mine:
+        return None
+    return min((each for each in numbers if each is not None), default=REGISTERS_LEAST)
 
 
 # --- elect, dependent launches --------------------------------------------------------------------

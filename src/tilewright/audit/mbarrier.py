@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.audit.kernel import MBARRIER_BYTES
+from tilewright.audit.mbarrier_rings import slots_initialised
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.signals import (
     ARRIVES,
@@ -108,6 +109,7 @@ def initial_count(kernel: Kernel) -> Iterator[Outcome]:
 )  # fmt: skip
 def initialisation_visible(kernel: Kernel) -> Iterator[Outcome]:
     """The initialisation must be ordered before every use by another thread, and by another CTA."""
+    yield from slots_initialised(kernel)
     for ring in kernel.rings:
         users = [
             op

@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.audit.first import blocking_waits, first_parity
+from tilewright.audit.mbarrier_counts import counts_of_rounds, too_many_a_round
+from tilewright.audit.mbarrier_rings import constant_in_loop, one_depth, slots_alike
+from tilewright.audit.mbarrier_start import starts_behind
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.signals import (
     ARRIVES,
@@ -77,6 +80,8 @@ def _reused(kernel: Kernel, ring: Ring) -> bool:
 )  # fmt: skip
 def arrivals_reach_the_count(kernel: Kernel) -> Iterator[Outcome]:
     """A phase completes only with as many arrivals as the barrier was initialised with."""
+    yield from slots_alike(kernel)
+    yield from counts_of_rounds(kernel)
     understood = all_understood(kernel)
     for ring in kernel.rings:
         waits = blocking_waits(kernel, ring)
@@ -145,6 +150,7 @@ def _threads_at_most(kernel: Kernel, threads: int, *, spread: bool) -> int:
 )  # fmt: skip
 def arrivals_within_the_count(kernel: Kernel) -> Iterator[Outcome]:
     """No more arrivals in a phase than remain in it."""
+    yield from too_many_a_round(kernel)
     for ring in kernel.rings:
         sites = [op for op in signalled_by(kernel, ring) if op.is_a(*ARRIVES)]
         for op in sites if ring.count is not None and not _reused(kernel, ring) else ():
@@ -248,8 +254,10 @@ def expectation_before_completion(kernel: Kernel) -> Iterator[Outcome]:
 def parity_follows_the_phase(kernel: Kernel) -> Iterator[Outcome]:
     """The parity waited for is the phase's number modulo 2; a fresh barrier is in phase 0, and a waiter lags one at most."""
     for ring in kernel.rings:
-        yield from _constant_parity(kernel, ring)
+        found = [*_constant_parity(kernel, ring)] or [*constant_in_loop(kernel, ring)]
+        yield from found or starts_behind(kernel, ring)
         yield from _first_wait_passes(kernel, ring)
+    yield from one_depth(kernel)
     yield from _nobody_first(kernel)
     yield from _outrun(kernel)
 

@@ -54,9 +54,9 @@ def as_many_as_come(kernel: Kernel) -> Iterator[Outcome]:
     for op in ops:
         odd = _odd_count(kernel, op)
         if odd is not None:
-            said.add(op.index)
+            said.add(op.span.offset)
             yield odd
-    if kernel.flow.ops and any(op.node.opcode.root == "call" for op in kernel.flow.ops):
+    if any(op.node.opcode.root == "call" for op in kernel.flow.ops):
         yield kernel.undecided("BAR-01", "a function that is called may come to a barrier", ops[0])
         return
     for rank in range(kernel.shape.ranks):
@@ -85,7 +85,9 @@ def _of_cta(kernel: Kernel, ops: list[Op], rank: int) -> Iterator[Finding]:
         for site in here:
             everyone |= site.threads
         for site in here:
-            found = _too_many(kernel, site, here, everyone) or _too_few(kernel, site, here, everyone)
+            found = _too_many(kernel, site, here, everyone) or _too_few(
+                kernel, site, here, everyone
+            )
             if found is not None:
                 yield found
 
@@ -104,7 +106,10 @@ def _sites(kernel: Kernel, ops: list[Op], rank: int) -> tuple[list[Site], np.nda
         numbers = np.broadcast_to(value.constant, shape)[rank]
         for number in np.unique(numbers[mine]):
             threads = mine & (numbers == number)
-            found += [Site(op, int(number), count, some) for count, some in _counts(op, kernel, rank, threads)]
+            found += [
+                Site(op, int(number), count, some)
+                for count, some in _counts(op, kernel, rank, threads)
+            ]
     return found, wild
 
 

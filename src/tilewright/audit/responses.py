@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -138,7 +139,7 @@ class Responses:
         if where is None or not where.base or where.cta is not None:
             return ()
         near = [r for r in self.requests if r.response.base == where.base]
-        exact = [r for r in near if _within(r.response, where)]
+        exact = [r for r in near if within(r.response, where)]
         return tuple(exact if any(r.ring is not None for r in exact) else near)
 
     def rings_of(self, read: Op) -> tuple[Ring, ...]:
@@ -299,10 +300,12 @@ def warps_of(mask: np.ndarray) -> dict[tuple[int, int], int]:
     return found
 
 
-def _within(response: Value, read: Value) -> bool:
+def within(response: Value, read: Value) -> bool:
+    """Whether an address lies in a response of the same symbol; of stages in any of them."""
     if response.unknown or read.unknown:
         a, b = response.single, read.single
-        return a is not None and b is not None and (a - b) % RESPONSE_BYTES in range(RESPONSE_BYTES)
+        step = gcd(*(coefficient for _, coefficient in (*response.unknown, *read.unknown)))
+        return a is not None and b is not None and (b - a) % step < RESPONSE_BYTES
     a, b = response.single, read.single
     return a is not None and b is not None and a <= b < a + RESPONSE_BYTES
 

@@ -219,8 +219,15 @@ def gone_before_arrival(kernel: Kernel, rule_id: str) -> Iterator[Outcome]:
     far = [op for op in arrivals if _far(kernel, op)]
     if not loads(kernel) or not far or _has_tail(kernel):
         return
-    last = far[-1]
-    if kernel.flow.path((last.index,), kernel.indices(waits)) or _skipped(kernel, last):
+    last = next(
+        (
+            op
+            for op in reversed(far)
+            if not kernel.flow.path((op.index,), kernel.indices(waits)) and not _skipped(kernel, op)
+        ),
+        None,
+    )
+    if last is None:
         return
     yield kernel.finding(
         rule_id,
@@ -263,9 +270,19 @@ def _has_tail(kernel: Kernel) -> bool:
         ring = kernel.ring(op)
         if ring is not None and _from_outside(kernel, ring):
             ways = copies | {op.index} | kernel.elsewhere(op)
-            if kernel.flow.path((op.index,), ends, ways):
+            if kernel.flow.path((op.index,), ends, ways) and _by_copiers(kernel, op, copies, ends):
                 return True
     return False
+
+
+def _by_copiers(kernel: Kernel, wait: Op, copies: set[int], ends: set[int]) -> bool:
+    """Whether a thread that waits before it copies may come to the end so, where some thread does both."""
+    masks = [kernel.threads(kernel.flow.ops[index])[0] for index in copies]
+    both = [c for c in kernel.paths.crowds_of(wait) if any(c.may(mask) for mask in masks)]
+    avoid = copies | {wait.index}
+    return not both or any(
+        kernel.paths.find(crowd, (wait.index,), ends, avoid=avoid) for crowd in both
+    )
 
 
 def _skipped(kernel: Kernel, op: Op) -> bool:

@@ -10,24 +10,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.audit.copies import WAITS, none_between, opposed
+from tilewright.audit.copies import WAITS, opposed
+from tilewright.audit.flowing import names_in
 from tilewright.audit.rules import Outcome, rule
+from tilewright.audit.tma_groups import COMMIT, WAIT, Place, Walk
+from tilewright.audit.trace import LANES_DIFFER, may_split, sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tilewright.audit.kernel import Kernel
     from tilewright.ptx.flow import Op
+    from tilewright.ptx.nodes import Operand
     from tilewright.ptx.values import Value
 
 COPIES = ("cp.async.bulk", "cp.reduce.async.bulk")
-COMMIT, WAIT = "cp.async.bulk.commit_group", "cp.async.bulk.wait_group"
 SYNCS = ("bar", "barrier")
 READ_BYTES = 16
 """The least that a bulk copy reads."""
 GROUPS_MAX = 8
 """Threads of a CTA that copy tiles of their own, one for each group of warps."""
 WARP = 32
+CROWDS_MAX = 6
 
 
 def _stores(kernel: Kernel) -> list[Op]:
@@ -59,7 +63,8 @@ def _rows(write: Op, threads: np.ndarray) -> np.ndarray:
         return threads
     matrices = next((n for n in (1, 2, 4) if write.has(f"x{n}")), 1)
     lanes = np.broadcast_to(np.arange(threads.shape[1]) % WARP, threads.shape)
-    return np.logical_and(threads, lanes < 8 * matrices)
+    rows: np.ndarray = np.logical_and(threads, lanes < 8 * matrices)
+    return rows
 
 
 def _hits(kernel: Kernel, write: Op, to: Value | None, copy: Op, source: Value) -> bool:
@@ -92,44 +97,131 @@ def store_protocol(kernel: Kernel) -> Iterator[Outcome]:
         return
     for copy in copies:
         yield from _group(kernel, copy)
-        for write in _writers(kernel, copy):
-            if opposed(kernel, write, copy):
-                continue
-            broken = [*_handed_over(kernel, write, copy), *_reused(kernel, write, copy)]
+        yield from _repeated(kernel, copy)
+        writers = [write for write in _writers(kernel, copy) if not opposed(kernel, write, copy)]
+        for write in writers:
+            broken = list(_handed_over(kernel, write, copy))
             if broken:
                 yield from broken
                 break
+        yield from _reused(kernel, writers, copy)
 
 
 def _handed_over(kernel: Kernel, write: Op, copy: Op) -> Iterator[Outcome]:
-    if none_between(
-        kernel, write, copy, kernel.ops("fence.proxy.async", "fence.proxy.async::generic")
-    ):
+    fences = kernel.ops("fence.proxy.async", "fence.proxy.async::generic")
+    if not kernel.flow.path((write.index,), (copy.index,)):
+        return
+    inside = kernel.reach.between(write, copy)
+    unfenced = not inside & kernel.indices(fences)
+    if unfenced:
         yield kernel.finding(
             "TMA-15",
             "bulk store of bytes that were written with no fence.proxy.async between: the async proxy may"
             " read what was there before",
             copy, write, "written here",
         )  # fmt: skip
-    others = kernel.threads(write)[0] & ~kernel.threads(copy)[0]
+    if int(kernel.threads(write)[0].sum(axis=1).max(initial=0)) < 2:
+        return  # the thread that copies alone writes
     syncs = [*kernel.ops(*SYNCS), *kernel.ops(*WAITS)]
-    if np.any(others) and none_between(kernel, write, copy, syncs):
+    if not inside & kernel.indices(syncs):
         yield kernel.finding(
             "TMA-15",
             "bulk store of bytes that other threads write, with no barrier between: it may read before"
             " they are written",
             copy, write, "written here",
         )  # fmt: skip
-
-
-def _reused(kernel: Kernel, write: Op, copy: Op) -> Iterator[Outcome]:
-    if none_between(kernel, copy, write, kernel.ops(WAIT)):
+    elif not unfenced and _fenced_late(kernel, write, copy, inside, fences, syncs):
         yield kernel.finding(
             "TMA-15",
-            "tile written again with no cp.async.bulk.wait_group after the bulk store that reads it: the"
-            " store may read the new bytes",
-            write, copy, "read from here on",
+            "fence.proxy.async stands behind the barrier that hands the tile over: the writers' bytes are"
+            " handed over before they are ordered for the async proxy",
+            copy, write, "written here", severity="warning",
         )  # fmt: skip
+
+
+def _fenced_late(
+    kernel: Kernel, write: Op, copy: Op, inside: set[int], fences: list[Op], syncs: list[Op]
+) -> bool:
+    """Whether no fence between the two comes before a barrier between them."""
+    ends = {write.index, copy.index}
+    goals = kernel.indices(syncs) & inside
+    starts = kernel.indices(fences) & inside
+    return not any(kernel.flow.path((start,), goals, ends) for start in starts)
+
+
+def _repeated(kernel: Kernel, copy: Op) -> Iterator[Outcome]:
+    """Threads of a CTA that all store the same tile: by several warps, or a reduction by several lanes."""
+    value, tensor = kernel.value(copy, "src"), copy.role("tensor")
+    if value is None or not value.base or may_split(kernel, copy, LANES_DIFFER):
+        return
+    if not kernel.shape.block_known and kernel.directive(".maxntid") is None:
+        return
+    adds = copy.is_a("cp.reduce.async.bulk")
+    mask = kernel.threads(copy)[0]
+    places = np.broadcast_to(value.constant, mask.shape)
+    for rank in range(len(mask)):
+        starts, times = np.unique(places[rank][mask[rank]], return_counts=True)
+        most = int(times.max(initial=0))
+        if most <= (1 if adds else WARP) or starts.size > GROUPS_MAX:
+            continue
+        if _same_in_a_warp(kernel, tensor, copy):
+            yield kernel.finding(
+                "TMA-15",
+                f"{most} threads of a CTA issue this bulk store of one tile: "
+                + ("it is added as often" if adds else "each writes it again; one thread should"),
+                copy, severity="error" if adds else "warning",
+            )  # fmt: skip
+            return
+
+
+def _same_in_a_warp(kernel: Kernel, operand: Operand | None, op: Op) -> bool:
+    """Whether nothing in the coordinates tells the lanes of a warp apart."""
+    return operand is not None and not any(
+        sources(kernel, name, op.index) & LANES_DIFFER for name in names_in(operand)
+    )
+
+
+def _reused(kernel: Kernel, writers: list[Op], copy: Op) -> Iterator[Outcome]:
+    """The reads are done, and all threads know, where the tile is written again or the CTA ends."""
+    source, value = copy.role("src"), kernel.value(copy, "src")
+    if source is None or value is None or not kernel.ops(WAIT):
+        return
+    for crowd in kernel.paths.crowds_of(copy)[:CROWDS_MAX]:
+        mine = [
+            Place(write, write.operands[0], to)
+            for write in writers
+            if crowd.may(kernel.threads(write)[0]) and (to := _written(kernel, write)) is not None
+        ]
+        walk = Walk(kernel, crowd, Place(copy, source, value), mine)
+        goal = walk.never_done()
+        if goal is not None and goal >= 0:
+            yield kernel.finding(
+                "TMA-15",
+                "tile written again with no cp.async.bulk.wait_group after the bulk store that is sure to wait for it:"
+                " the store may read the new bytes",
+                kernel.flow.ops[goal], copy, "read from here on",
+            )  # fmt: skip
+            return
+        late = walk.never_synced()
+        if (
+            late is not None
+            and int(kernel.threads(kernel.flow.ops[late])[0].sum(axis=1).max()) > WARP
+        ):
+            yield kernel.finding(
+                "TMA-15",
+                "tile written again with no barrier behind the wait of the thread that copied it: the other"
+                " threads may write while the store still reads",
+                kernel.flow.ops[late], copy, "read from here on",
+            )  # fmt: skip
+            return
+        if goal is not None:
+            yield kernel.finding(
+                "TMA-15",
+                "the last bulk store is waited for on no way to the exit: shared memory may go before it"
+                " was read",
+                copy, severity="warning",
+            )  # fmt: skip
+            return
 
 
 def _group(kernel: Kernel, copy: Op) -> Iterator[Outcome]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.tcgen05 import WARP, cta_group, of_pair
-from tilewright.audit.trace import allocation_of, allocations
+from tilewright.audit.trace import WARPS_DIFFER, allocation_of, allocations, may_split
 from tilewright.ptx.flow import constant
 from tilewright.ptx.nodes import Binary, Memory, Name
 
@@ -295,6 +295,7 @@ def dealloc_matches(kernel: Kernel) -> Iterator[Outcome]:
     terms = allocations(kernel)
     allocs = kernel.ops("tcgen05.alloc")
     for op in kernel.ops("tcgen05.dealloc") if allocs else ():
+        yield from _by_more_warps(kernel, allocs, op)
         taddr = kernel.value(op, "taddr")
         of = allocation_of(taddr, terms)
         size = columns(kernel, op)
@@ -314,6 +315,37 @@ def dealloc_matches(kernel: Kernel) -> Iterator[Outcome]:
                 f"tcgen05.dealloc at {_offset(taddr)} from the address that tcgen05.alloc gave",
                 op, of[0], "gave the address",
             )  # fmt: skip
+
+
+def _by_more_warps(kernel: Kernel, allocs: list[Op], op: Op) -> Iterator[Finding]:
+    """A dealloc that more warps of a CTA execute than any alloc; warps below one that allocates surely exist."""
+    if may_split(kernel, op, WARPS_DIFFER):
+        return
+    made, freed = (
+        np.array([_warps(kernel.threads(each)[0]) for each in ops]) for ops in (allocs, [op])
+    )
+    for rank, (mine, by) in enumerate(zip(freed[0], made.sum(axis=0), strict=True)):
+        last = (
+            mine.size
+            if kernel.shape.block_known
+            else int(np.max(np.flatnonzero(by), initial=-1)) + 1
+        )
+        times = int(mine[:last].sum())
+        if times > max(int(by.sum()), 1):
+            yield kernel.finding(
+                "TC-08",
+                f"tcgen05.dealloc is executed by {times} warps of the CTA of rank {rank}, and tcgen05.alloc by"
+                f" {int(by.sum())}: what the first one frees the others free again",
+                op, allocs[0], "allocated here",
+            )  # fmt: skip
+            return
+
+
+def _warps(mask: np.ndarray) -> np.ndarray:
+    """Of each CTA, which warps may execute it."""
+    padded = np.pad(mask, ((0, 0), (0, -mask.shape[1] % WARP)))
+    warps: np.ndarray = np.any(padded.reshape(mask.shape[0], -1, WARP), axis=2)
+    return warps
 
 
 def _offset(value: Value) -> str:
