@@ -7,6 +7,7 @@ name is its rule with the letter of the case; cases of public bug reports are na
 from __future__ import annotations
 
 import csv
+import importlib.util
 import re
 from functools import cache
 from pathlib import Path
@@ -80,3 +81,13 @@ def test_every_rule_says_where_it_comes_from() -> None:
         assert rule.help
         assert not rule.what.endswith(" ")
     assert len(RULES) >= 90
+
+
+def test_the_table_in_the_docs_is_the_script_s() -> None:
+    root = Path(__file__).parents[2]
+    spec = importlib.util.spec_from_file_location("table", root / "bench" / "write_audit_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    table = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(table)
+    assert "\n".join(table.rows()) in (root / "docs" / "audit.md").read_text(encoding="utf-8")

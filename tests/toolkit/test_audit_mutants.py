@@ -29,7 +29,7 @@ MUTANTS_MIN = 200
 """Of every kernel."""
 
 OPERATORS_MIN = 18
-REPORTED_MIN = 0.45
+REPORTED_MIN = 0.6
 """Share of the whole sample."""
 
 REPORTED = {
