@@ -47,14 +47,23 @@ def load_rules() -> None:
         importlib.import_module(f"tilewright.audit.{family}")
 
 
-def audit_module(module: Module, options: Options | None = None) -> Report:
-    """Apply every rule to every function with a body."""
-    load_rules()
-    kernels = [
-        Kernel(module, function, options or Options())
+def kernels_of(module: Module, options: Options) -> list[Kernel]:
+    """Every function with a body."""
+    return [
+        Kernel(module, function, options)
         for function in module.functions
         if function.body is not None
     ]
+
+
+def audit_module(module: Module, options: Options | None = None) -> Report:
+    """Apply every rule to every function with a body."""
+    return audit_kernels(kernels_of(module, options or Options()))
+
+
+def audit_kernels(kernels: list[Kernel]) -> Report:
+    """Apply every rule to each kernel."""
+    load_rules()
     outcomes = list(dict.fromkeys(_outcomes(kernels)))
     findings = [each for each in outcomes if isinstance(each, Finding)]
     undecided = [each for each in outcomes if isinstance(each, NotDecided)]
@@ -100,15 +109,12 @@ def audit_text(
         sources: texts by file name, the PTX's own among them; see `Locator`.
         plan: what `tilewright plan --json` printed, to hold the kernels against.
     """
-    report = audit_module(module, options)
+    kernels = kernels_of(module, options)
+    report = audit_kernels(kernels)
     locator = Locator(module, sources)
     located = [locator.locate(finding) for finding in report.findings]
     kept = [each for each in located if not locator.is_ignored(each)]
-    contracts = tuple(
-        recover_contract(Kernel(module, function, options))
-        for function in module.functions
-        if function.body is not None
-    )
+    contracts = tuple(map(recover_contract, kernels))
     differences = [
         f"{contract.kernel}: {line}"
         for contract in contracts
