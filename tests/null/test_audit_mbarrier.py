@@ -5,46 +5,15 @@ Lines are those of the PTX, read by hand.
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-from tilewright.audit import audit_module
+from audit_pairs import edited, errors_of, said, text_of, undecided
 from tilewright.audit.kernel import Options
-from tilewright.ptx import parse_ptx
-
-DATA = Path(__file__).parents[1] / "data" / "rules"
-
-
-def text_of(name: str) -> str:
-    return (DATA / f"{name}.ptx").read_text()
-
-
-def edited(name: str, *edits: tuple[str, str]) -> str:
-    text = text_of(name)
-    for old, new in edits:
-        assert old in text, old
-        text = text.replace(old, new)
-    return text
-
-
-def said(text: str, rule: str, options: Options | None = None) -> list[tuple[str, int]]:
-    """Severity and line of a rule's findings."""
-    report = audit_module(parse_ptx(text), options)
-    return [(f.severity, f.span.line) for f in report.findings if f.rule == rule]
-
-
-def undecided(text: str, rule: str) -> list[int]:
-    report = audit_module(parse_ptx(text))
-    return [each.span.line for each in report.not_decided if each.rule == rule]
-
-
-def errors(text: str, options: Options | None = None) -> list[tuple[str, int]]:
-    report = audit_module(parse_ptx(text), options)
-    return [(f.rule, f.span.line) for f in report.errors if f.rule.startswith(OURS)]
-
 
 OURS = ("MBAR-",)
+errors = partial(errors_of, OURS)
 PAIRS = {
     "MBAR-01": ("MBAR-01", "error", 42),
     "MBAR-02": ("MBAR-02", "error", 41),

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from emit_cases import CASES, MOE, SHORT, SQUARE, WEIGHTS, paths_of
 from tilewright import Gemm, GroupedGemm, Options, TileList, TilewrightError, load, make_plan
 from tilewright.cli import app
 from tilewright.emit import emit
-from tilewright.emit.configs import Extras, find_paths, make_path
+from tilewright.emit.configs import Extras, make_path
 from tilewright.errors import BadInput, NoFit, Unsupported
 from tilewright.problem import Attention
 from tilewright.tiling import make_tiling
@@ -40,28 +41,6 @@ FILES = {
     "plan.json",
     "test_kernel.py",
 }
-SQUARE = Gemm(m=8192, n=8192, k=8192)
-MOE = GroupedGemm(counts=(1528, 3516, 0, 508), n=4096, k=4096)
-WEIGHTS = GroupedGemm(counts=(1536, 3520, 0, 512), n=4096, m=2048, grouped="k")
-SHORT = Gemm(m=32, n=8192, k=4096, dtype="fp8")
-CASES = [
-    (SQUARE, "b200"),
-    (SQUARE, "h200"),
-    (SQUARE, "a100"),
-    (Gemm(m=500, n=1001, k=512, batch=3, dtype="fp16", out_dtype="fp32"), "h200"),
-    (MOE, "b200"),
-    (MOE, "h200"),
-    (WEIGHTS, "b200"),
-    (SHORT, "h200"),
-    (GroupedGemm(counts=(8,) * 64, n=4096, k=4096), "h200"),
-]
-
-
-def paths_of(problem: Any, device: str, **extras: bool) -> list[Any]:
-    chip = load(device)
-    return find_paths(problem, make_plan(problem, chip), chip, Extras(**extras))[0]
-
-
 # ---- the folder
 
 
