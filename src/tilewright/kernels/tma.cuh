@@ -71,8 +71,3 @@ template <int left>
 __device__ __forceinline__ void tma_store_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(left) : "memory");
 }
-
-/// Wait until this thread's stores are done.
-__device__ __forceinline__ void tma_store_wait() {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
