@@ -32,6 +32,7 @@ NARROW = 52
 
 _KIND = re.compile(r"\[(" + "|".join(KINDS) + r")\]")
 _HEADING = re.compile(r'<h([23]) id="([^"]+)">([^<]+)</h')
+_SOURCE = re.compile(r"^\[(\d+)\]")
 _QUOTED = re.compile(r"`([^`]+)`")
 
 
@@ -104,13 +105,18 @@ def _json(value: Any) -> str:
 
 
 def render_blocks(
-    blocks: Iterable[Block], figures: Mapping[str, str] | None = None, first: str = ""
+    blocks: Iterable[Block],
+    figures: Mapping[str, str] | None = None,
+    *,
+    first: str = "",
+    prefix: str = "",
 ) -> str:
     """The blocks as sections.
 
     Args:
         figures: HTML by name; a figure that is not there is left out.
         first: in place of the first heading, which the page's title says already.
+        prefix: of the element ids, where a page holds several documents.
     """
     out: list[str] = []
     for block in blocks:
@@ -118,8 +124,8 @@ def render_blocks(
             name = block.text if out else first or block.text
             if block.level == 1:
                 end = "</section>\n" if out else ""
-                out.append(f'{end}<section aria-labelledby="{slug(name)}">')
-            out.append(heading(name, block.level))
+                out.append(f'{end}<section aria-labelledby="{slug(prefix + name)}">')
+            out.append(heading(name, block.level, prefix))
         elif isinstance(block, Figure):
             out.append((figures or {}).get(block.name, ""))
         else:
@@ -127,9 +133,9 @@ def render_blocks(
     return "\n".join(out) + ("\n</section>" if out else "")
 
 
-def heading(name: str, level: int) -> str:
+def heading(name: str, level: int, prefix: str = "") -> str:
     """A heading that the list of sections leads to."""
-    return f'<h{level + 1} id="{slug(name)}">{escape(name)}</h{level + 1}>'
+    return f'<h{level + 1} id="{slug(prefix + name)}">{escape(name)}</h{level + 1}>'
 
 
 def slug(name: str) -> str:
@@ -161,9 +167,15 @@ def _render(block: Paragraph | Bullets | Code | Table) -> str:
         case Code(words):
             return f'<pre class="command" tabindex="0"><code>{escape(words)}</code></pre>'
         case Bullets(items):
-            return "<ul>" + "".join(f"<li>{text(item)}</li>" for item in items) + "</ul>"
+            return "<ul>" + "".join(map(_item, items)) + "</ul>"
         case Table():
             return render_table(block)
+
+
+def _item(item: str) -> str:
+    """A list's item; a source's is what its number in a table leads to."""
+    number = _SOURCE.match(item)
+    return f"<li{f' id=source-{number[1]}' if number else ''}>{text(item)}</li>"
 
 
 def render_table(table: Table) -> str:
@@ -199,7 +211,7 @@ def _cell(column: str, cell: str) -> str:
     if column == "kind" and cell in KINDS:
         return chip(cell)
     if column == "source":
-        return re.sub(r"^\[(\d+)\]$", r'<a href="#source-\1" id="cited-\1">[\1]</a>', escape(cell))
+        return _SOURCE.sub(r'<a href="#source-\1">[\1]</a>', escape(cell))
     return text(cell)
 
 
