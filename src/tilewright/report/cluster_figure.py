@@ -100,7 +100,8 @@ def _operand(operand: str, axis: str, piece: _Piece, box: _Rect) -> str:
     short = by if alone else f"{by}→{to}"
     extent = f"{axis[:3] if axis == 'columns' else axis} {piece.low}-{piece.high}"
     second = _fitting(box.width, extent, "") if box.height > 34 else ""
-    labels = box.label(_fitting(box.width, words, short, by, ""), 1 if second else 4)
+    first = _fitting(box.width, words, short, by, "")
+    labels = box.label(first or by, 1 if second else 4, "" if first else "small")
     if second:
         labels += box.label(second, 15, "small")
     return (

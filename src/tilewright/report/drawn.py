@@ -64,7 +64,7 @@ def pack_timeline(timeline: Timeline) -> dict[str, Any]:
         ),
         "holds": [
             [h.slot, h.start_ns // tick, None if h.end_ns is None else h.end_ns // tick]
-            for h in timeline.holds
+            for h in sorted(timeline.holds, key=lambda h: (h.start_ns, h.slot))
         ],
     }
 

@@ -29,7 +29,7 @@
       if (rows[i].hidden || !cards[i]) continue;
       current = i;
       cards[i].focus({ preventScroll: true });
-      cards[i].scrollIntoView({ block: "center" });
+      cards[i].scrollIntoView({ block: "center", behavior: "instant" });
       return;
     }
   };

@@ -188,7 +188,7 @@
   function rows(c) {
     const tall = plotHeight() / (view.r1 - view.r0), gap = tall >= 5 ? 1 : 0;
     const scale = plotWidth() / (view.t1 - view.t0), skip = Math.max(1, Math.floor(0.75 / tall));
-    const labels = [];
+    const labels = [], boxes = [[], []];
     for (let s = Math.max(0, Math.floor(view.r0)); s < Math.min(run.slots, Math.ceil(view.r1)); s += skip) {
       const y = yOf(s), h = Math.max(1, tall * skip - gap), last = run.firstOf[s + 1];
       const idle = Math.max(xOf(run.idleFrom[s]), LEFT), end = xOf(run.end);
@@ -201,10 +201,14 @@
         const x = LEFT + (run.begin[i] - view.t0) * scale, w = (run.finish[i] - run.begin[i]) * scale;
         if (x + w < drawn + 0.5) continue;
         drawn = x + w;
-        c.fillStyle = (i - run.firstOf[s]) & 1 ? colours["fill-2"] : colours.fill;
-        c.fillRect(x, y, Math.max(0.5, w - (w > 4 ? 1 : 0)), h);
+        const x0 = Math.round(x), y0 = Math.round(y);
+        boxes[(i - run.firstOf[s]) & 1].push(x0, y0, Math.max(1, Math.round(x + w - (w > 4 ? 1 : 0)) - x0), Math.max(1, Math.round(y + h) - y0));
         if (w > 26 && h > 12) labels.push(i, x, y, w, h);
       }
+    }
+    for (const [k, list] of boxes.entries()) {  // a colour at a time: to change it costs more than a box
+      c.fillStyle = colours[k ? "fill-2" : "fill"];
+      for (let n = 0; n < list.length; n += 4) c.fillRect(list[n], list[n + 1], list[n + 2], list[n + 3]);
     }
     c.font = `12px ${colours.font}`;
     c.textBaseline = "middle";
@@ -232,15 +236,26 @@
     }
   }
 
+  // Slots in the hands of another kernel; neighbours that are held alike are one box.
   function holds(c) {
-    for (const [slot, from, to] of run.holds) {
-      if (slot + 1 < view.r0 || slot > view.r1) continue;
-      const x = Math.max(LEFT, xOf(from)), end = to === null ? width : xOf(to);
+    for (let k = 0; k < run.holds.length; k++) {
+      const [slot, from, to] = run.holds[k];
+      let last = slot;
+      while (k + 1 < run.holds.length && run.holds[k + 1][0] === last + 1 && run.holds[k + 1][1] === from && run.holds[k + 1][2] === to) { last++; k++; }
+      const x = Math.max(LEFT, xOf(from)), end = Math.min(to === null ? width : xOf(to), width - right), y = yOf(slot), h = yOf(last + 1) - y;
+      if (end <= x) continue;
       c.fillStyle = colours.weak;
-      c.fillRect(x, yOf(slot), end - x, yOf(slot + 1) - yOf(slot));
+      c.fillRect(x, y, end - x, h);
       c.strokeStyle = colours.soft;
       c.lineWidth = 1;
-      c.strokeRect(x + 0.5, yOf(slot) + 0.5, end - x - 1, Math.max(0, yOf(slot + 1) - yOf(slot) - 1));
+      c.strokeRect(x + 0.5, y + 0.5, end - x - 1, Math.max(0, h - 1));
+      const text = "held by another kernel";
+      c.font = `12px ${colours.font}`;
+      if (h < 14 || c.measureText(text).width + 12 > end - x) continue;
+      c.textAlign = "left";
+      c.textBaseline = "middle";
+      c.fillStyle = colours.ink;
+      c.fillText(text, x + 6, Math.max(y, TOP) + (Math.min(y + h, height - BOTTOM) - Math.max(y, TOP)) / 2);
     }
   }
 
