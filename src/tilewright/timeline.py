@@ -173,3 +173,74 @@ def of_run(
         ctas_per_slot=ctas_per_slot,
         sms_per_slot=sms_per_slot,
     )
+
+
+def of_times(
+    times: NDArray[np.void], scheduler: str, *, sms_per_slot: int | None = None
+) -> Timeline:
+    """A measured run, from what a kernel kept.
+
+    A worker is the cluster whose CTAs were at the tile. Workers of one SM (that of rank 0) that do not overlap are
+    one slot; slots count in the order of their first workers, as the simulator's do.
+
+    Args:
+        times: fields start_ns, end_ns, sm, cta; (tiles, cluster size). Tiles that nobody did are zeros.
+    """
+    size = times.shape[1]
+    done = np.flatnonzero((times["end_ns"] > 0).all(axis=1))
+    found = times[done]
+    first = int(found["start_ns"].min(initial=np.iinfo(np.int64).max)) if len(done) else 0
+    worker = (found["cta"][:, 0] // size).astype(np.int64)
+    slot = _slots(worker, found)
+    spans = tuple(
+        TileSpan(
+            int(tile),
+            int(worker[row]),
+            int(slot[row]),
+            int(found["start_ns"][row, rank]) - first,
+            int(found["end_ns"][row, rank]) - first,
+            rank,
+            int(found["sm"][row, rank]),
+        )
+        for row, tile in enumerate(done)
+        for rank in range(size)
+    )
+    return Timeline(
+        source="measured",
+        scheduler=scheduler,
+        slots=int(slot.max(initial=-1)) + 1,
+        spans=spans,
+        ctas_per_slot=size,
+        sms_per_slot=sms_per_slot,
+    )
+
+
+def _slots(worker: NDArray[np.int64], found: NDArray[np.void]) -> NDArray[np.int64]:
+    """The slot of each row's worker."""
+    begins: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    place: dict[int, int] = {}
+    rows = zip(
+        worker.tolist(),
+        found["start_ns"][:, 0].tolist(),
+        found["end_ns"][:, 0].tolist(),
+        found["sm"][:, 0].tolist(),
+        strict=True,
+    )
+    for who, start, end, sm in rows:
+        begins[who] = min(begins.get(who, start), start)
+        ends[who] = max(ends.get(who, end), end)
+        place[who] = sm
+    free_at: dict[int, list[tuple[int, int]]] = {}  # by SM: (end of its last worker, first worker)
+    heads: dict[int, int] = {}
+    for who in sorted(begins, key=lambda w: (begins[w], w)):
+        slots = free_at.setdefault(place[who], [])
+        ready = next((i for i, (end, _) in enumerate(slots) if end <= begins[who]), None)
+        if ready is None:
+            slots.append((ends[who], who))
+            heads[who] = who
+        else:
+            heads[who] = slots[ready][1]
+            slots[ready] = (ends[who], heads[who])
+    numbers = {head: number for number, head in enumerate(sorted(set(heads.values())))}
+    return np.array([numbers[heads[who]] for who in worker.tolist()], dtype=np.int64)

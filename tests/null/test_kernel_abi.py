@@ -89,6 +89,17 @@ def test_every_field_lies_where_the_struct_has_it() -> None:
     assert len(packed) == -(-ctypes.sizeof(found) // 64) * 64 == 512
 
 
+def test_times_come_behind_the_rest_and_only_where_they_are_kept() -> None:
+    """GemmLaunch: GemmArguments, then the pointer where config::timeline is set; 64-byte alignment."""
+    plain, _ = unpack({})
+    kept = pack_arguments(
+        config(timeline=True), SHAPE, MAPS, **ADDRESSES, alpha=0.5, beta=-2.0, timeline=9 << 40
+    )
+    assert len(kept) == 576
+    assert kept[:512] == plain
+    assert struct.unpack_from("<Q", kept, 512) == (9 << 40,)
+
+
 def test_a_swapped_product_has_its_extents_swapped() -> None:
     _, found = unpack({"swap_ab": True})
     assert (found.m, found.n) == (SHAPE.n, SHAPE.m)
@@ -118,7 +129,7 @@ def test_the_harness_s_argument_and_timeline() -> None:
     assert len(packed) == ctypes.sizeof(layout)
     assert (found.arguments, found.work_counter, found.timeline) == (1 << 40, 2 << 40, 3 << 40)
     assert found.num_tiles == 2**31 - 1
-    time = declared("harness.cuh", "TileTime")
+    time = declared("timeline.cuh", "TileTime")
     assert ctypes.sizeof(time) == harness.TIMELINE.itemsize == struct.calcsize("<2Q2I")
     fields = harness.TIMELINE.fields
     assert fields is not None

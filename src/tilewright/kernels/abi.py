@@ -141,8 +141,9 @@ def pack_arguments(
     beta: float = 0.0,
     a_data: int = 0,
     b_data: int = 0,
+    timeline: int = 0,
 ) -> bytes:
-    """`GemmArguments` as the kernel reads it.
+    """`GemmLaunch` as the kernel reads it.
 
     Args:
         maps: encoded tensor maps of a, b and D, 128 bytes each; zeros for D where TMA does not store it,
@@ -150,6 +151,8 @@ def pack_arguments(
         output, c, bias, counts, work_counter: device addresses.
         a_data, b_data: device addresses of the kernel's a and b (with swap_ab its a is the user's B), for
             kernels without TMA. Packed: (groups, rows, k), or (rows, k) where groups share the tensor.
+        timeline: device address of zeroed `TIMELINE` entries, one a cluster tile and rank, for a config that keeps
+            them.
     """
     if any(len(encoded) != TENSOR_MAP_BYTES for encoded in maps):
         raise ValueError("a tensor map has 128 bytes")
@@ -178,4 +181,6 @@ def pack_arguments(
         0 if config.ragged in {"n", "k"} else n * shape.k,
     )
     packed = b"".join(maps) + tail
+    if config.timeline:
+        packed += struct.pack("<Q", timeline)
     return packed + bytes(-len(packed) % 64)  # a struct of 64-byte alignment

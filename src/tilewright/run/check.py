@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.kernels.abi import GemmShape
+from tilewright.kernels.harness import TIMELINE
 from tilewright.problem import Groups
 from tilewright.run.elements import STORAGE, UNIT_ROUNDOFF, decode, random_values
 from tilewright.tile_map import TileMap
@@ -148,10 +149,12 @@ class GemmRun:
         self._owned = {} if like else {n: gpu.upload(array) for n, array in self.arrays.items()}
         self.addresses: dict[str, int] = like.addresses if like else self._owned
         self._output = gpu.allocate(self._out_bytes + 4)
+        self._times = gpu.allocate(max(1, self._time_bytes)) if config.timeline else 0
         self.bound: Bound = kernel.bind(
             shape,
             self._tiles,
             output=self._output,
+            timeline=self._times,
             alpha=case.alpha,
             beta=case.beta,
             **self.addresses,
@@ -177,8 +180,25 @@ class GemmRun:
 
     def close(self) -> None:
         """Free the device memory."""
-        for pointer in (*self._owned.values(), self._output):
+        for pointer in (*self._owned.values(), self._output, *filter(None, (self._times,))):
             self._gpu.free(pointer)
+
+    @property
+    def _time_bytes(self) -> int:
+        return self._tiles * self.config.cluster_size * TIMELINE.itemsize
+
+    def times(self, warm_ups: int = 2) -> NDArray[np.void]:
+        """Launch a kernel that keeps times and read them: `TIMELINE` entries, (cluster tiles, cluster size).
+
+        Args:
+            warm_ups: launches before the one that counts.
+        """
+        for _ in range(warm_ups):
+            self.bound.launch()
+        self._gpu.fill(self._times, self._time_bytes, 0)
+        self.bound.launch()
+        shape = (self._tiles, self.config.cluster_size)
+        return self._gpu.download(self._times, shape, TIMELINE)
 
     def output(self) -> NDArray[Any]:
         """Poison D, launch once, and read it."""
