@@ -176,7 +176,11 @@ def of_run(
 
 
 def of_times(
-    times: NDArray[np.void], scheduler: str, *, sms_per_slot: int | None = None
+    times: NDArray[np.void],
+    scheduler: str,
+    requests: NDArray[np.void] | None = None,
+    *,
+    sms_per_slot: int | None = None,
 ) -> Timeline:
     """A measured run, from what a kernel kept.
 
@@ -185,11 +189,21 @@ def of_times(
 
     Args:
         times: fields start_ns, end_ns, sm, cta; (tiles, cluster size). Tiles that nobody did are zeros.
+        requests: fields ask_ns, answer_ns; (tiles,). Zeros where no request brought the tile; declined ones are not
+            kept.
     """
     size = times.shape[1]
     done = np.flatnonzero((times["end_ns"] > 0).all(axis=1))
     found = times[done]
-    first = int(found["start_ns"].min(initial=np.iinfo(np.int64).max)) if len(done) else 0
+    asks = (
+        np.zeros(len(times), [("ask_ns", "<u8"), ("answer_ns", "<u8")])
+        if requests is None
+        else requests
+    )
+    asks = asks[done]
+    made = np.flatnonzero(asks["ask_ns"])
+    began = [*found["start_ns"].ravel().tolist(), *asks["ask_ns"][made].tolist()]
+    first = min(began, default=0)
     worker = (found["cta"][:, 0] // size).astype(np.int64)
     slot = _slots(worker, found)
     spans = tuple(
@@ -210,6 +224,16 @@ def of_times(
         scheduler=scheduler,
         slots=int(slot.max(initial=-1)) + 1,
         spans=spans,
+        requests=tuple(
+            Request(
+                int(worker[row]),
+                int(slot[row]),
+                int(asks["ask_ns"][row]) - first,
+                int(asks["answer_ns"][row]) - first,
+                int(done[row]),
+            )
+            for row in made
+        ),
         ctas_per_slot=size,
         sms_per_slot=sms_per_slot,
     )

@@ -42,5 +42,9 @@ def test_every_tile_once(problem: Workload, scheduler: str) -> None:
     took = measured.end_ns - measured.start_ns
     expected = simulated.end_ns - simulated.start_ns
     assert took == pytest.approx(expected, rel=0.25)  # the model's worst error is 14 %
+    if scheduler == "dynamic_atomic":
+        first_wave = {s.worker for s in measured.spans}
+        assert len(measured.requests) == len(tiles) - len(first_wave)
+        assert all(0 < r.answer_ns - r.ask_ns < 100_000 for r in measured.requests)
     if scheduler == "static":
         assert measured.slots == simulated.slots

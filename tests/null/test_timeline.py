@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tilewright.kernels.abi import REQUESTS
 from tilewright.kernels.harness import TIMELINE
 from tilewright.report.trace import problems, render_trace
 from tilewright.sim import Busy, Disturbance, Overheads, Run, Scheduler, simulate
-from tilewright.timeline import of_run, of_times
+from tilewright.timeline import DECLINED, of_run, of_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,6 +62,29 @@ def test_measured_times_are_the_simulation_s_slots_and_workers(scheduler: Schedu
     assert names[0] == {f"worker {s}{who}" for s in range(12) for who in ("", ", CTA 1")}
     busy = [e["args"]["SMs busy"] for e in trace["traceEvents"] if e["name"] == "SMs busy"]
     assert max(busy) == 24
+
+
+def test_requests_that_a_kernel_kept_are_the_simulation_s() -> None:
+    costs = np.random.default_rng(3).integers(20_000, 30_000, 200)
+    run = simulate("clc", costs, 12, overheads=OVERHEADS, record=True)
+    kept = np.zeros(len(costs), REQUESTS)
+    for request in run.requests:
+        if request.item >= 0:
+            begun = BEGAN_NS + request.time_cycles
+            kept[request.item] = (begun, begun + 700)
+    measured = of_times(kept_by_a_kernel(run), "clc", kept)
+    simulated = of_run(run, 1000.0, response_cycles=700)
+    shift = run.first_start_cycles
+    granted = {
+        (r.worker, r.slot, r.ask_ns - shift, r.answer_ns - shift, r.tile)
+        for r in simulated.requests
+        if r.tile != DECLINED
+    }
+    assert len(granted) == 200 - 12
+    assert set(measured.requests) == granted
+    trace = json.loads(render_trace([measured]))
+    assert not list(problems(trace))
+    assert sum(e["ph"] == "f" for e in trace["traceEvents"]) == len(granted)
 
 
 def test_workers_of_one_sm_at_once_are_slots_of_their_own() -> None:

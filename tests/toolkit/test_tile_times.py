@@ -62,7 +62,8 @@ def test_times_are_kept_clean_or_not_at_all(case: Case) -> None:
     kept, plain = case.config(timeline=True), case.config(timeline=False)
     found = build_gemm(kept, case.arch)
     assert not faults(found, ENTRY, kept.tiling.threads)
-    assert len(re.findall(r"mov\.u64\s+\S+, %globaltimer", found.ptx)) == 2
+    dynamic = kept.is_dynamic  # the warp that asks reads it around each request
+    assert len(re.findall(r"mov\.u64\s+\S+, %globaltimer", found.ptx)) == 2 + 2 * dynamic
     assert re.search(r"mov\.u32\s+\S+, %smid", found.ptx)
     latest = {
         "sm_90a": 2,
@@ -89,12 +90,13 @@ def test_the_audit_has_nothing_against_it(case: Case) -> None:
 def test_the_argument_lies_where_the_host_packs_it() -> None:
     config = CASES["mma.sync"].config(timeline=True)
     none = bytes(128)
-    packed = pack_arguments(config, GemmShape(1, 1, 1), (none,) * 3, output=0, timeline=2**63)
-    offset = packed.rindex(b"\x80") - 7
+    packed = pack_arguments(config, GemmShape(1, 1, 1), (none,) * 3, output=0, times=(2**63, 2**62))
+    tiles, requests = packed.rindex(b"\x80") - 7, packed.rindex(b"\x40") - 7
     source = assemble("arguments.cuh", config.render()) + "\n".join(
         (
             f"static_assert(sizeof(GemmLaunch) == {len(packed)});",
-            f"static_assert(__builtin_offsetof(GemmLaunch, timeline) == {offset});",
+            f"static_assert(__builtin_offsetof(GemmLaunch, timeline) == {tiles});",
+            f"static_assert(__builtin_offsetof(GemmLaunch, requests) == {requests});",
             'extern "C" __global__ void nothing() {}',
         )
     )

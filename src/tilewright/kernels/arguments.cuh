@@ -30,22 +30,26 @@ struct GemmArguments {
     long long a_group_stride, b_group_stride;
 };
 
-/// What a kernel that keeps times is given besides: zeros, one for each cluster tile and rank in it, rank fastest.
+/// What a kernel that keeps times is given besides, zeros both: an entry for each cluster tile and rank in it, rank
+/// fastest, and one for each cluster tile.
 template <bool keeps_times>
 struct TimelineArgument {
-    __device__ TileTime* times() const { return nullptr; }
+    __device__ TileTime* tile_times() const { return nullptr; }
+    __device__ RequestTime* request_times() const { return nullptr; }
 };
 template <>
 struct TimelineArgument<true> {
     TileTime* timeline;
-    __device__ TileTime* times() const { return timeline; }
+    RequestTime* requests;
+    __device__ TileTime* tile_times() const { return timeline; }
+    __device__ RequestTime* request_times() const { return requests; }
 };
 
 /// The launch's parameter: as large as GemmArguments where no times are kept.
 struct GemmLaunch : GemmArguments, TimelineArgument<config::timeline> {
     /// Where CTA `rank` of a cluster of `size` keeps its time at a tile.
     __device__ __forceinline__ TileTime& time_of(int tile, u32 rank, int size) const {
-        return times()[static_cast<long long>(tile) * size + rank];
+        return tile_times()[static_cast<long long>(tile) * size + rank];
     }
 };
 static_assert(sizeof(GemmLaunch) == sizeof(GemmArguments) || config::timeline, "times cost nothing where none are kept");

@@ -347,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         if (leader_of(rank) == rank) multiply(problem, map, work, shared, rank, tmem);
     } else if (warp == scheduler_warp) {
         if (schedule::uses_clc || (schedule::uses_counter && rank == 0)) {
-            work.ask_until_declined(rank, problem.work_counter);
+            work.ask_until_declined(rank, problem.work_counter, problem.request_times());
         }
     } else if (warp >= first_epilogue_warp) {
         drain(problem, map, work, shared, rank, tmem);

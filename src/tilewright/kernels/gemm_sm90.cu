@@ -286,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == 0) produce(problem, map, work, shared, rank);
-        if (schedule::is_dynamic && warp == 1 && rank == 0) work.ask_until_declined(rank, problem.work_counter);
+        if (schedule::is_dynamic && warp == 1 && rank == 0) work.ask_until_declined(rank, problem.work_counter, problem.request_times());
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         consume(problem, map, work, shared, rank, warp / 4 - 1);

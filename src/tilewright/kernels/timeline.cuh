@@ -8,6 +8,11 @@ struct TileTime {
     u32 sm, cta;           // %smid; %ctaid.x, which names the worker
 };
 
+/// When the request that brought a tile was made, and when its answer was read; zeros for tiles that came without.
+struct RequestTime {
+    u64 ask_ns, answer_ns;
+};
+
 namespace tile_times {
 
 __device__ __forceinline__ u64 now_ns() {

@@ -25,7 +25,8 @@ def trace_problem_on(
 ) -> tuple[Timeline, Timeline]:
     """The plan's kernel measured tile by tile, and simulated.
 
-    The kernel is compiled once more with `GemmConfig.timeline`; %globaltimer is read twice a tile and CTA.
+    The kernel is compiled once more with `GemmConfig.timeline`; %globaltimer is read twice a tile and CTA, and
+    around each request for work.
 
     Raises:
         Unsupported: as `check_problem_on`.
@@ -38,13 +39,13 @@ def trace_problem_on(
     kernel = GemmKernel(gpu, config)
     run = GemmRun(gpu, kernel, case_of(matmul))
     try:
-        times = run.times()
+        times, requests = run.times()
     finally:
         run.close()
     sms = gpu.attribute("multiprocessor_count")
     alone = kernel.resident_clusters * config.cluster_size <= sms  # at most a CTA an SM
     measured = of_times(
-        times, config.scheduler, sms_per_slot=config.cluster_size if alone else None
+        times, config.scheduler, requests, sms_per_slot=config.cluster_size if alone else None
     )
     [simulated] = draft.timelines((), device)
     return measured, simulated
