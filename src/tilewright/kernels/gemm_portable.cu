@@ -369,7 +369,7 @@ __device__ __forceinline__ void store(
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(threads, 1)
-    tilewright_gemm(const __grid_constant__ GemmArguments problem) {
+    tilewright_gemm(const __grid_constant__ GemmLaunch problem) {
     extern __shared__ __align__(1024) unsigned char dynamic_shared[];
     const u32 shared = shared_address(dynamic_shared);
     const int warp = threadIdx.x / 32;
@@ -380,9 +380,11 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     schedule::Schedule work(schedule::Shared{}, map.num_tiles);
 #pragma unroll 1
     for (bool more = work.first(); more; more = work.next()) {
+        if (timeline && threadIdx.x == 0) tile_times::begin(problem.time_of(work.tile, 0, 1));
         const CtaTile tile = map.locate(work.tile, 0, 0);
         Accumulators d = {};
         multiply(d, problem, tile, shared, row, column);
         store(problem, tile, d, shared + at::staged + warp * staging::bytes, row, column);
+        if (timeline && threadIdx.x % 32 == 0) tile_times::end_latest(problem.time_of(work.tile, 0, 1));
     }
 }
