@@ -30,7 +30,7 @@ PAIRS = {
     "MBAR-12": ("MBAR-12", "warning", 27),
     "MBAR-13": ("MBAR-13", "error", 31),
     "MBAR-14": ("MBAR-14", "error", 26),
-    "MBAR-15": ("MBAR-15", "note", 27),
+    "MBAR-15": ("MBAR-15", "warning", 27),
     "C14": ("MBAR-07", "error", 65),
 }
 

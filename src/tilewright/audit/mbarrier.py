@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.audit.kernel import MBARRIER_BYTES
-from tilewright.audit.mbarrier_rings import slots_initialised
+from tilewright.audit.mbarrier_rings import ended_slots, slots_initialised
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.signals import (
     ARRIVES,
@@ -198,6 +198,7 @@ def _publishers(kernel: Kernel, init: Op, *, across_ctas: bool) -> set[int]:
     arrives = kernel.ops("barrier.cluster.arrive")
     unpublished = set(_arrivals_unpublished(kernel, init))
     found = {op.index for op in arrives if op.index not in unpublished}
+    found &= kernel.flow.reachable((init.index,))  # an arrival before it says nothing of it
     if not across_ctas:
         found |= kernel.indices(kernel.ops(*CTA_BARRIERS))
         found |= {
@@ -244,6 +245,7 @@ def _same_address(a: Value | None, b: Value | None) -> bool:
 def initialised_once(kernel: Kernel) -> Iterator[Outcome]:
     """A live barrier must not be initialised again without mbarrier.inval."""
     inits = kernel.ops("mbarrier.init")
+    yield from _by_several(kernel, inits)
     for second in inits:
         for first in inits:
             where_first, where_second = kernel.value(first, "mbar"), kernel.value(second, "mbar")
@@ -260,6 +262,23 @@ def initialised_once(kernel: Kernel) -> Iterator[Outcome]:
                 second, first, "initialised here first",
             )  # fmt: skip
             break
+
+
+def _by_several(kernel: Kernel, inits: list[Op]) -> Iterator[Outcome]:
+    """Threads of one CTA that all initialise the same barrier: the second finds a live one."""
+    for op in inits:
+        value, (mask, exact) = kernel.value(op, "mbar"), kernel.threads(op)
+        if value is None or value.unknown or value.single is None or not exact:
+            continue
+        most = int(mask.sum(axis=1).max())
+        if most > 1 and kernel.block_bounded:
+            yield kernel.finding(
+                "MBAR-09",
+                f"{_name(kernel, op)} is initialised by {most} threads of a CTA: all but the first find a live"
+                " barrier, and one that comes late wipes out what has arrived",
+                op,
+            )
+            return
 
 
 def _surely_follows(kernel: Kernel, first: Op, second: Op) -> bool:
@@ -281,6 +300,7 @@ def bytes_not_reused(kernel: Kernel) -> Iterator[Outcome]:
     """The bytes of a live barrier are for mbarrier instructions only, and those are for live barriers only."""
     yield from _plain_accesses(kernel)
     yield from _after_the_end(kernel)
+    yield from ended_slots(kernel)
     yield from _never_initialised(kernel)
 
 
@@ -453,7 +473,7 @@ def _arrival_count(kernel: Kernel, op: Op) -> Iterator[Outcome]:
 
 
 @rule(
-    "MBAR-15", "note", section="9.7.13.15.16",
+    "MBAR-15", "warning", section="9.7.13.15.16",
     help="loop until it returns true",
 )  # fmt: skip
 def result_used(kernel: Kernel) -> Iterator[Outcome]:
@@ -467,7 +487,7 @@ def result_used(kernel: Kernel) -> Iterator[Outcome]:
                 "MBAR-15",
                 f"result of {op.entry} is never read; it may be false, and then nothing is ordered",
                 op,
-                severity="note",
+                severity="warning",
             )
 
 

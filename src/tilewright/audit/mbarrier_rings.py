@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.audit.kernel import MBARRIER_BYTES
-from tilewright.audit.signals import WAITS, signalled_by
+from tilewright.audit.signals import CTA_BARRIERS, WAITS, signalled_by
 from tilewright.ptx.flow import constant
 from tilewright.ptx.nodes import Name
 
@@ -197,6 +197,29 @@ def slots_initialised(kernel: Kernel) -> Iterator[Outcome]:
             f"slot {(missing[0][1] - walk.start[1]) // MBARRIER_BYTES} of a ring of {walk.depth} is never initialised: no mbarrier.init of {_named(missing[0])}",
             walk.op, walk.wrap, "the index goes back to 0 here",
         )  # fmt: skip
+
+
+def ended_slots(kernel: Kernel) -> Iterator[Outcome]:
+    """MBAR-10: an index walks over a slot that was invalidated before all threads met, and not made anew."""
+    flow, inits = kernel.flow, kernel.view(inits_of)
+    meetings = kernel.indices(kernel.ops("barrier.cluster.arrive", *CTA_BARRIERS))
+    for end in kernel.ops("mbarrier.inval"):
+        value = kernel.value(end, "mbar")
+        place = None if value is None or value.unknown else (value.base, value.single)
+        again = kernel.indices(inits.at.get(place, ())) if place is not None else set()
+        ahead = flow.reachable((end.index,), again)
+        late = {i for i in meetings & ahead if not flow.path((i,), (end.index,))}
+        if not late or kernel.reach.open_conditions(end) or again & ahead:
+            continue
+        for walk in kernel.view(walks):
+            met = walk.op.index in ahead and not kernel.reach.threads_to((-1,), walk.op, late)
+            if place in _slots(walk) and met:
+                yield kernel.finding(
+                    "MBAR-10",
+                    f"{walk.op.name} comes to {_named(walk.start)} and the slots behind it after the mbarrier.inval of one of them",
+                    walk.op, end, "no barrier from here on",
+                )  # fmt: skip
+                break
 
 
 def one_depth(kernel: Kernel) -> Iterator[Outcome]:

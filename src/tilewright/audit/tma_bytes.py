@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.audit.copies import certain, home, loads
+from tilewright.audit.mbarrier_bytes import one_sided, stores_add_up
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.signals import bytes_of, declared
 
@@ -181,6 +182,8 @@ def _expecting(kernel: Kernel, phase: _Phase) -> np.ndarray:
 )  # fmt: skip
 def bytes_add_up(kernel: Kernel) -> Iterator[Outcome]:
     """A barrier expects the bytes that its copies bring in a phase, summed over all issuers."""
+    yield from one_sided(kernel)
+    yield from stores_add_up(kernel)
     unsure: set[str] = set()
     for phase in _phases(kernel):
         if isinstance(phase, tuple):
