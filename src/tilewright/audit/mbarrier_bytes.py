@@ -47,7 +47,7 @@ def one_sided(kernel: Kernel) -> Iterator[Outcome]:
                 " before they are there",
                 at, brings[0], "brings them",
             )  # fmt: skip
-        elif not brings and not others and amounts and all(amount for amount in amounts):
+        elif not brings and not others and amounts and all(amounts) and kernel.of_ring(ring, *WAITS):
             yield kernel.finding(
                 "TMA-03",
                 f"{amounts[0]} bytes are expected on {ring.name}, and no instruction brings any to it: the phase never"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tilewright.audit.first import blocking_waits, first_parity
 from tilewright.audit.mbarrier_counts import counts_of_rounds, too_many_a_round
 from tilewright.audit.mbarrier_rings import constant_in_loop, one_depth, slots_alike
+from tilewright.audit.mbarrier_rounds import unheld_rounds
 from tilewright.audit.mbarrier_start import starts_behind
 from tilewright.audit.phases import waits_agree
 from tilewright.audit.proofs import arrivals_shown, parity_shown
@@ -27,7 +28,7 @@ from tilewright.audit.signals import (
     signalled_by,
     where,
 )
-from tilewright.audit.trace import LANES_DIFFER, may_split, sources
+from tilewright.audit.trace import LANES_DIFFER, WARPS_DIFFER, may_split, sources
 from tilewright.ptx.nodes import Memory, Name
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _lanes_part(kernel: Kernel, op: Op) -> bool:
     address = op.role("mbar")
     names = address.parts[0] if isinstance(address, Memory) else address
     lanes = sources(kernel, names.name, op.index) if value.unknown and isinstance(names, Name) else ()
-    return bool(LANES_DIFFER & set(lanes)) or may_split(kernel, op, LANES_DIFFER)
+    return bool(LANES_DIFFER & set(lanes)) or may_split(kernel, op, WARPS_DIFFER)
 
 
 def _lanes_at_most(kernel: Kernel, op: Op) -> int:
@@ -428,6 +429,7 @@ def every_phase_is_observed(kernel: Kernel) -> Iterator[Outcome]:
     """Some wait must see a phase complete before an arrival on the next."""
     if not all_understood(kernel):
         return
+    yield from unheld_rounds(kernel)
     for ring in kernel.rings:
         if kernel.of_ring(ring, *WAITS) or ring.count != 1:
             continue
