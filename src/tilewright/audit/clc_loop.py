@@ -334,22 +334,16 @@ def _waits_after_a_declined(kernel: Kernel, view: Responses) -> Iterator[Outcome
     if view.unknown_barriers or any(ring is None or ring.slots != 1 for ring in rings):
         return  # with more slots, answers that were asked for before are still to come
     waits = {op.index: op for r in view.requests if r.ring is not None for op in view.waits(r.ring)}
+    ends = kernel.indices(kernel.flow.exits) | view.calls
     for query in view.is_canceled:
         for edge in sorted(view.declined):
             branch = kernel.flow.ops[edge[0]]
             if branch.node.opcode.root != "bra" or not kernel.flow.path((query.index,), edge[:1]):
                 continue
             for crowd in paths.crowds_of(query, branch):
-                again = next(
-                    (
-                        op for op in waits.values()
-                        if paths.find(crowd, (edge,), (op.index,), avoid=view.calls | view.asked,
-                                      closed=view.granted, certain=True)
-                        and paths.find(crowd, (op.index,), (branch.index,), avoid=view.calls | _requests(view),
-                                       certain=True)
-                    ),
-                    None,
-                )  # fmt: skip
+                if paths.find(crowd, (edge,), ends, avoid={*waits, *view.calls, *_requests(view)}):
+                    continue
+                again = next((waits[i] for i in waits if paths.find(crowd, (edge,), (i,))), None)
                 if again is not None:
                     yield kernel.finding(
                         "CLC-08",
