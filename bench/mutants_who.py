@@ -22,7 +22,14 @@ ONCE = (
     "mbarrier.init", "mbarrier.arrive", "mbarrier.expect_tx", "st.async", "tcgen05.mma", "tcgen05.commit",
     "tcgen05.alloc", "tcgen05.dealloc", "clusterlaunchcontrol.try_cancel", "cp.async.bulk.tensor",
 )  # fmt: skip
-"""What one thread more or less does to a barrier, a queue or TMEM cannot go unnoticed."""
+"""What one thread more or less does to a barrier, a queue or TMEM cannot go unnoticed.
+
+A store of a tile is none of it: stored twice, the tile is the same.
+"""
+
+
+def _once(op: Op) -> bool:
+    return op.is_a(*ONCE) and (not op.is_a("cp.async.bulk.tensor") or "mbar" in op.roles)
 
 
 def _leaders(subject: Subject) -> Iterator[tuple[Op, list[Op], str]]:
@@ -73,8 +80,8 @@ def drop_leader(subject: Subject) -> Iterator[Break]:
     """What a leader did is done by everybody."""
     for branch, inside, who in _leaders(subject):
         waits = who == "one CTA" and any(op.is_a("mbarrier.try_wait") for op in inside)
-        if waits or any(op.is_a(*ONCE) for op in inside):
-            yield Break(f"not only {who}: {_first(inside)}", branch, subject.drop(branch))
+        if waits or any(_once(op) for op in inside):
+            yield Break(f"not only {who}: {_first(inside)}", branch, subject.drop(branch), inside)
 
 
 @operator(
@@ -85,14 +92,29 @@ def invert_leader(subject: Subject) -> Iterator[Break]:
     """A leader predicate turned round."""
     for branch, inside, who in _leaders(subject):
         guard = branch.node.guard
-        waits = any(op.is_a("mbarrier.try_wait", "cp.async.bulk.wait_group") for op in inside)
-        if guard is not None and (waits or any(op.is_a(*ONCE) for op in inside)):
+        waits = any(
+            op.is_a("mbarrier.try_wait")
+            or (op.is_a("cp.async.bulk.wait_group") and not idle_wait(subject, op))
+            for op in inside
+        )
+        stores = any(op.is_a("cp.async.bulk.tensor") for op in inside)
+        if guard is not None and (waits or stores or any(_once(op) for op in inside)):
             turned = replace(branch.node, guard=Guard(guard.predicate, not guard.negated))
             yield Break(
                 f"all but {who}: {_first(inside)}",
                 branch,
                 subject.put(branch, print_statement(turned)),
+                inside,
             )
+
+
+def idle_wait(subject: Subject, op: Op) -> bool:
+    """Whether a bulk wait_group never finds more groups in flight than it leaves: it waits for nothing."""
+    commits = subject.kernel.ops("cp.async.bulk.commit_group")
+    before = [c for c in commits if subject.flow.path((c.index,), (op.index,))]
+    endless = any(subject.flow.path((c.index,), (c.index,)) for c in before)
+    left = constant(op.node.operands[0])
+    return left is not None and not endless and len(before) <= left
 
 
 def _first(inside: list[Op]) -> str:
@@ -324,6 +346,23 @@ def misaligned_copy(subject: Subject) -> Iterator[Break]:
 # --- exits ------------------------------------------------------------------------------------------------------------
 
 
+def spare_meeting(subject: Subject, wait: Op) -> bool:
+    """Whether the kernel would be right without its last cluster barrier.
+
+    Nothing but the end comes behind it, no pair shares tensor memory, and what a peer may still signal here was
+    waited for before: producers wait until every slot is released, the last item of work is released by nobody.
+    """
+    kernel = subject.kernel
+    pair = any(op.has("cta_group::2") for op in kernel.ops("tcgen05"))
+    behind = map(subject.flow.ops.__getitem__, subject.flow.reachable((wait.index,)))
+    ends = not any(op.is_a(*ONCE, "mbarrier", "ld", "st", "bar") for op in behind)
+    tail = any(
+        not subject.reaches_work(op) and kernel.together(op, wait)
+        for op in kernel.ops("mbarrier.try_wait")
+    )
+    return ends and tail and not pair
+
+
 def _others_leave() -> str:
     return (
         "{ .reg .b32 mutant; .reg .pred other; mov.u32 mutant, %cluster_ctarank; "
@@ -341,11 +380,12 @@ def leave_early(subject: Subject) -> Iterator[Break]:
     waits = subject.kernel.ops("barrier.cluster.wait")
     if subject.cluster < 2 or len(waits) < 2:
         return
-    yield Break(
-        "peers return before the last meeting",
-        arrives[-1],
-        subject.before(arrives[-1], _others_leave()),
-    )
+    if not spare_meeting(subject, waits[-1]):
+        yield Break(
+            "peers return before the last meeting",
+            arrives[-1],
+            subject.before(arrives[-1], _others_leave()),
+        )
     first = waits[-2]
     yield Break(
         "peers return behind the first meeting", first, subject.behind_scope(first, _others_leave())

@@ -341,7 +341,12 @@ def rank_in_the_cluster(kernel: Kernel) -> Iterator[Outcome]:
             continue
         ranks = np.broadcast_to(rank.constant, threads.shape)
         outside = (ranks < 0) | (ranks >= kernel.shape.ranks)
-        if certain(kernel, op, outside):
+        verdict = certain(kernel, op, outside)
+        if verdict is None:
+            yield kernel.undecided(
+                "CLU-06", "whether a thread whose rank is outside executes it", op
+            )
+        elif verdict:
             yield kernel.finding(
                 "CLU-06",
                 f"mapa to rank {int(ranks[outside & threads][0])} of a cluster of {kernel.shape.ranks} CTAs",

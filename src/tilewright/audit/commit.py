@@ -132,6 +132,35 @@ def slots_are_released_by_commit(kernel: Kernel) -> Iterator[Outcome]:
                 " while it is read",
                 arrive, before[-1], "may still be reading the slot",
             )  # fmt: skip
+    yield from _accumulator_handed_over(kernel, mmas, completion)
+
+
+def _accumulator_handed_over(
+    kernel: Kernel, mmas: list[Op], completion: list[Op]
+) -> Iterator[Outcome]:
+    """An accumulator that others read behind a barrier on which the MMA's thread arrives by itself."""
+    for arrive in thread_arrives(kernel):
+        ring = kernel.ring(arrive)
+        if ring is None or kernel.of_ring(ring, "tcgen05.commit"):
+            continue
+        before = [mma for mma in mmas if on_its_way(kernel, mma, [arrive], completion)]
+        if not before or not way_holds(kernel, before[-1], arrive, completion):
+            continue
+        for wait in waits_of(kernel, ring):
+            loads = [
+                op
+                for op in kernel.ops("tcgen05.ld")
+                if on_its_way(kernel, wait, [op]) and not kernel.together(op, before[-1])
+            ]
+            told = [op for op in completion if any(kernel.together(op, load) for load in loads)]
+            if loads and not told:
+                yield kernel.finding(
+                    "TC-10",
+                    f"barrier {ring.name}: the thread that issues the MMA hands the accumulator over by an arrive,"
+                    " which does not wait for the MMA: it is read while it is written",
+                    arrive, loads[0], "reads the accumulator",
+                )  # fmt: skip
+                return
 
 
 def _reads(kernel: Kernel, mma: Op, fulls: set[Ring | None]) -> bool:

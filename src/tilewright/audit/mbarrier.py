@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tilewright.ptx.values import Value
 
 EXPECTS = ("mbarrier.expect_tx", "mbarrier.complete_tx")
+WARP = 32
 OWN_ONLY = ("mbarrier.init", "mbarrier.inval", *WAITS)
 
 
@@ -134,7 +135,7 @@ def _init_unseen(kernel: Kernel, init: Op, user: Op) -> Outcome | None:
         return None
     out = where(kernel, user, "mbar") != "own" or multicasts(kernel, user) != "own"
     foreign = reach.mask(user) & ~reach.mask(init)
-    strong = _publishers(kernel, init, across_ctas=out)
+    strong = _publishers(kernel, init, user, across_ctas=out)
     if not (foreign or out) or not kernel.flow.path((init.index,), (user.index,), strong):
         return None
     arrivals = _arrivals_unpublished(kernel, init)
@@ -193,7 +194,7 @@ def _may_be_same_slot(kernel: Kernel, init: Op, user: Op) -> bool:
     return a.single == b.single or a.single is None or b.single is None
 
 
-def _publishers(kernel: Kernel, init: Op, *, across_ctas: bool) -> set[int]:
+def _publishers(kernel: Kernel, init: Op, user: Op, *, across_ctas: bool) -> set[int]:
     """Barriers that order an initialisation before what follows them."""
     arrives = kernel.ops("barrier.cluster.arrive")
     unpublished = set(_arrivals_unpublished(kernel, init))
@@ -201,12 +202,15 @@ def _publishers(kernel: Kernel, init: Op, *, across_ctas: bool) -> set[int]:
     found &= kernel.flow.reachable((init.index,))  # an arrival before it says nothing of it
     if not across_ctas:
         found |= kernel.indices(kernel.ops(*CTA_BARRIERS))
-        found |= {
-            op.index
-            for op in kernel.ops("bar.warp.sync")
-            if kernel.reach.mask(op) & kernel.reach.mask(init)
-        }
+        if _one_warp(kernel, init, user):
+            found |= kernel.indices(kernel.ops("bar.warp.sync"))
     return found
+
+
+def _one_warp(kernel: Kernel, init: Op, user: Op) -> bool:
+    """Whether all that execute either are of one warp of each CTA."""
+    warps = (kernel.threads(init)[0] | kernel.threads(user)[0]).any(axis=0).nonzero()[0] // WARP
+    return bool(np.unique(warps).size <= 1)
 
 
 def _arrivals_unpublished(kernel: Kernel, init: Op) -> list[int]:

@@ -47,7 +47,9 @@ def one_sided(kernel: Kernel) -> Iterator[Outcome]:
                 " before they are there",
                 at, brings[0], "brings them",
             )  # fmt: skip
-        elif not brings and not others and amounts and all(amounts) and kernel.of_ring(ring, *WAITS):
+        elif (
+            not brings and not others and amounts and all(amounts) and kernel.of_ring(ring, *WAITS)
+        ):
             yield kernel.finding(
                 "TMA-03",
                 f"{amounts[0]} bytes are expected on {ring.name}, and no instruction brings any to it: the phase never"
@@ -87,7 +89,9 @@ def stores_add_up(kernel: Kernel) -> Iterator[Outcome]:
             brought = sum(map(access_bytes, stores))
             if not stores or expected in {None, brought} or _optional(kernel, expect, stores):
                 continue
-            then = "the phase never completes" if (expected or 0) > brought else "the rest underflows"
+            then = (
+                "the phase never completes" if (expected or 0) > brought else "the rest underflows"
+            )
             yield kernel.finding(
                 "TMA-03",
                 f"{expected} bytes are announced on {ring.name}, and the stores behind bring {brought}: {then}",

@@ -332,23 +332,28 @@ def count_unproven(kernel: Kernel, ring: Ring) -> tuple[Op, str] | None:
     if pair is None:
         return sites[0], _not_held(kernel, ring, sites)
     walked = {walk.op for walk in kernel.view(walks)}
-    strayed = [op for op in sites if ring.slots != 1 and op not in walked]
-    if strayed:
-        return strayed[0], "the slot is not a counted index"
-    most = [_arrivals(kernel, op) for op in sites]
-    unknown = [op for op, each in zip(sites, most, strict=True) if each is None]
-    if unknown:
-        return unknown[0], "who arrives, or in which CTA, is not known"
     for op in sites:
-        threads = np.broadcast_to(kernel.threads(op)[0], _full(kernel))
-        if not np.array_equal(_surely(kernel, pair, op), threads):
-            return op, "something unknown decides whether a thread arrives in a round"
+        why = _unsure(kernel, pair, op, walked)
+        if why:
+            return op, why
+    most = np.sum([_arrivals(kernel, op) for op in sites], axis=0)
     waiting = {rank for op in kernel.of_ring(ring, *WAITS) for rank in kernel.ranks(op)}
-    by_rank = np.sum([each for each in most if each is not None], axis=0)
-    for rank in sorted(waiting):
-        if int(by_rank[rank]) != ring.count:
-            return sites[0], f"{int(by_rank[rank])} arrivals a round in CTA {rank} by the text"
+    wrong = next((rank for rank in sorted(waiting) if int(most[rank]) != ring.count), None)
+    if wrong is not None:
+        return sites[0], f"{int(most[wrong])} arrivals a round in CTA {wrong} by the text"
     return None
+
+
+def _unsure(kernel: Kernel, pair: Pair, op: Op, walked: set[Op]) -> str:
+    """What is not known of a place; empty where each of its threads arrives once a round, in a known CTA."""
+    if pair.ring.slots != 1 and op not in walked:
+        return "the slot is not a counted index"
+    if _arrivals(kernel, op) is None:
+        return "who arrives, or in which CTA, is not known"
+    threads = np.broadcast_to(kernel.threads(op)[0], _full(kernel))
+    if not np.array_equal(_surely(kernel, pair, op), threads):
+        return "something unknown decides whether a thread arrives in a round"
+    return ""
 
 
 def _not_held(kernel: Kernel, ring: Ring, sites: list[Op]) -> str:
@@ -356,4 +361,6 @@ def _not_held(kernel: Kernel, ring: Ring, sites: list[Op]) -> str:
     line = (again or sites)[0].span.line
     if not kernel.of_ring(ring, *WAITS):
         return "nothing waits for it"
-    return f"no barrier is shown to hold back the next arrival of line {line} until this phase is over"
+    return (
+        f"no barrier is shown to hold back the next arrival of line {line} until this phase is over"
+    )

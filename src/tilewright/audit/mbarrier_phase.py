@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tilewright.ptx.flow import Op
 
 WARP = 32
+
+
 def _reused(kernel: Kernel, ring: Ring) -> bool:
     """Whether the bytes become another barrier later: then counts and phases are not one object's."""
     ends = kernel.indices(kernel.of_ring(ring, "mbarrier.inval"))
@@ -169,7 +171,9 @@ def _lanes_part(kernel: Kernel, op: Op) -> bool:
         return True
     address = op.role("mbar")
     names = address.parts[0] if isinstance(address, Memory) else address
-    lanes = sources(kernel, names.name, op.index) if value.unknown and isinstance(names, Name) else ()
+    lanes = (
+        sources(kernel, names.name, op.index) if value.unknown and isinstance(names, Name) else ()
+    )
     return bool(LANES_DIFFER & set(lanes)) or may_split(kernel, op, WARPS_DIFFER)
 
 
@@ -282,9 +286,7 @@ def _first_wait_passes(kernel: Kernel, ring: Ring) -> Iterator[Outcome]:
         if first_parity(kernel, wait) != 1:
             continue
         armed = [
-            op
-            for op in arrivals
-            if same_slot(kernel.value(op, "mbar"), kernel.value(wait, "mbar"))
+            op for op in arrivals if same_slot(kernel.value(op, "mbar"), kernel.value(wait, "mbar"))
         ]
         first = kernel.reach.threads_to((-1,), wait, places - {wait.index})
         unarmed = kernel.reach.threads_to(

@@ -58,9 +58,9 @@ def parity_of(kernel: Kernel, wait: Op) -> Parity | None:
             return Parity(operand.name, flip, tuple(reversed(wraps)))
         at = kernel.flow.ops[defs[0]]
         root, sources = at.node.opcode.root, at.operands[1:]
-        if root in SAME and len(sources) == 1 and not at.guard:
-            operand = sources[0]
-        elif root == "and" and constant(sources[1]) == 1:
+        if (root in SAME and len(sources) == 1 and not at.guard) or (
+            root == "and" and constant(sources[1]) == 1
+        ):
             operand = sources[0]
         elif root == "xor" and not at.guard:
             step = _flip(kernel, at)
@@ -138,8 +138,12 @@ def slot_of(kernel: Kernel, wait: Op) -> Slot | None:
 
 def registers_walk(kernel: Kernel, slot: str, parity: str) -> bool:
     """Whether two registers go round together: the parity flips by the predicate that sends the slot back to 0."""
-    back = {made for op in kernel.values.definitions(slot) for made in [_wraps_at(kernel, op)] if made}
-    flips = {made for op in kernel.values.definitions(parity) for made in [_flips_at(kernel, op)] if made}
+    back = {
+        made for op in kernel.values.definitions(slot) for made in [_wraps_at(kernel, op)] if made
+    }
+    flips = {
+        made for op in kernel.values.definitions(parity) for made in [_flips_at(kernel, op)] if made
+    }
     return bool(back) and back == flips
 
 
@@ -190,7 +194,11 @@ def waits_agree(kernel: Kernel, ring: Ring) -> Iterator[Outcome]:
         flips = [parity.flip for _, parity in group]
         if len(set(flips)) < 2:
             continue
-        usual = flips[0] if 2 * flips.count(flips[0]) == len(flips) else max(set(flips), key=flips.count)
+        usual = (
+            flips[0]
+            if 2 * flips.count(flips[0]) == len(flips)
+            else max(set(flips), key=flips.count)
+        )
         odd = next(wait for wait, parity in group if parity.flip != usual)
         fine = next(wait for wait, parity in group if parity.flip == usual)
         yield kernel.finding(
@@ -223,15 +231,8 @@ def unproven(kernel: Kernel, ring: Ring) -> tuple[Op, str] | None:
 
 def _unlike(kernel: Kernel, ring: Ring, wait: Op, parity: Parity) -> str:
     value = kernel.value(wait, "mbar")
-    again = kernel.flow.path((wait.index,), (wait.index,), ())
     if ring.slots == 1 or value is None or not value.unknown:
-        if parity.wraps:
-            return "the parity flips by a condition, the slot does not move"
-        if not parity.register:
-            return "" if not _outer(kernel, wait) else "the parity is the same in every round"
-        made = kernel.values.definitions(parity.register)
-        odd = [op for op in made if op.node.opcode.root == "xor"]
-        return "" if odd and again else "nothing flips the parity"
+        return _unlike_of_one(kernel, wait, parity)
     slot = slot_of(kernel, wait)
     if slot is None:
         return "the slot is not a counted index"
@@ -239,9 +240,19 @@ def _unlike(kernel: Kernel, ring: Ring, wait: Op, parity: Parity) -> str:
         return "the index does not begin at the first slot"
     if slot.wraps != parity.wraps:
         return "the slot has come round by other conditions than the parity has flipped"
-    if not parity.register or not registers_walk(kernel, slot.register, parity.register):
-        return "slot and parity do not go round together"
-    return ""
+    together = parity.register and registers_walk(kernel, slot.register, parity.register)
+    return "" if together else "slot and parity do not go round together"
+
+
+def _unlike_of_one(kernel: Kernel, wait: Op, parity: Parity) -> str:
+    """The same of a slot that does not move."""
+    if parity.wraps:
+        return "the parity flips by a condition, the slot does not move"
+    if not parity.register:
+        return "the parity is the same in every round" if _outer(kernel, wait) else ""
+    made = kernel.values.definitions(parity.register)
+    flips = any(op.node.opcode.root == "xor" for op in made)
+    return "" if flips else "nothing flips the parity"
 
 
 def _outer(kernel: Kernel, wait: Op) -> bool:

@@ -42,5 +42,7 @@ def parity_shown(kernel: Kernel) -> Iterator[Outcome]:
         if found is not None:
             wait, why = found
             yield kernel.undecided(
-                "MBAR-07", f"{ring.name}: whether this wait's parity follows the phases: {why}", wait
+                "MBAR-07",
+                f"{ring.name}: whether this wait's parity follows the phases: {why}",
+                wait,
             )
