@@ -56,7 +56,7 @@ def wait_once(subject: Subject) -> Iterator[Break]:
 
 
 @operator(
-    "CLC-06", "MBAR-12", "TMA-07", "TC-12", "TC-17",
+    "CLC-06", "MBAR-12", "MBAR-03", "TMA-07", "TC-12", "TC-17",
     breaks="race: the work comes first, the wait that should hold it back behind it",
 )  # fmt: skip
 def move_wait(subject: Subject) -> Iterator[Break]:
@@ -81,7 +81,10 @@ def move_wait(subject: Subject) -> Iterator[Break]:
             continue
         edits = subject.drop_scope(op) + subject.before(after, subject.scope(op))
         yield Break(
-            f"the wait{subject.on(op)} behind {work.entry} of line {work.span.line}", op, edits
+            f"the wait{subject.on(op)} behind {work.entry} of line {work.span.line}",
+            op,
+            edits,
+            held,
         )
 
 

@@ -196,7 +196,7 @@ def double_cluster_arrive(subject: Subject) -> Iterator[Break]:
 def cta_for_cluster_barrier(subject: Subject) -> Iterator[Break]:
     """bar.sync for a cluster barrier."""
     for arrive, wait in _pairs(subject):
-        if spare_meeting(subject, wait):
+        if spare_meeting(subject, wait, met=True):
             continue
         edits = subject.put(arrive, "bar.sync 0;") + subject.drop(wait)
         yield Break("the CTA meets, not the cluster", arrive, edits)
@@ -224,6 +224,9 @@ def _syncs(subject: Subject) -> list[Op]:
 
 
 def _guards(subject: Subject, op: Op) -> bool:
+    before = subject.flow.ops[max(0, op.index - 4) : op.index]
+    if any(o.is_a("cp.async.bulk.wait_group") and idle_wait(subject, o) for o in before):
+        return False  # it passes on that nothing is in flight
     frees = subject.kernel.indices(subject.kernel.ops("tcgen05.dealloc"))
     return subject.reaches_work(op) or subject.flow.path((op.index,), frees)
 
@@ -235,7 +238,9 @@ def _guards(subject: Subject, op: Op) -> bool:
 def drop_cta_barrier(subject: Subject) -> Iterator[Break]:
     """A meeting of a CTA's threads dropped."""
     for op in _syncs(subject):
-        yield Break(f"no {op.name} at barrier {_barrier(op, subject)}", op, subject.drop(op))
+        stores = subject.kernel.ops("cp.async.bulk.wait_group")
+        what = f"no {op.name} at barrier {_barrier(op, subject)}"
+        yield Break(what, op, subject.drop(op), stores)
 
 
 def _barrier(op: Op, subject: Subject) -> str:
@@ -261,6 +266,7 @@ def wrong_threads(subject: Subject) -> Iterator[Break]:
 
 @operator(
     "CLC-15",
+    "TMA-07",
     breaks="race: the elected lane releases the answer before the other lanes have read it",
 )
 def drop_warp_sync(subject: Subject) -> Iterator[Break]:
@@ -282,7 +288,7 @@ def drop_warp_sync(subject: Subject) -> Iterator[Break]:
             if 0 < arrive.index - op.index < 16
         )
         if before and behind:
-            yield Break("no bar.warp.sync between reads and release", op, subject.drop(op))
+            yield Break("no bar.warp.sync between reads and release", op, subject.drop(op), reads)
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -311,9 +317,10 @@ def drop_bulk_wait(subject: Subject) -> Iterator[Break]:
     for op in subject.kernel.ops("cp.async.bulk.wait_group"):
         if idle_wait(subject, op):
             continue
-        yield Break("no wait for the stores' reads", op, subject.drop(op))
+        others = subject.kernel.ops("cp.async.bulk.wait_group")
+        yield Break("no wait for the stores' reads", op, subject.drop(op), others)
         for groups, edits in _fewer(subject, op):
-            yield Break(f"{groups} groups left in flight", op, edits)
+            yield Break(f"{groups} groups left in flight", op, edits, others)
 
 
 @operator("TMA-15", breaks="race: a store that no group holds is never waited for")

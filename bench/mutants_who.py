@@ -73,7 +73,7 @@ def _who(reach: np.ndarray, stays: np.ndarray, inside: list[Op]) -> str:
 
 
 @operator(
-    "CLC-11", "MBAR-05", "MBAR-09", "TC-09", "TC-01", "TC-05", "TC-08", "CLC-03", "MBAR-03", "TC-02", "TMA-03",
+    "CLC-11", "MBAR-05", "MBAR-09", "TC-09", "TC-01", "TC-05", "TC-08", "CLC-03", "MBAR-03", "TC-02", "TMA-03", "CLU-06",
     breaks="arrivals, bytes, requests or products come from each of many threads instead of one",
 )  # fmt: skip
 def drop_leader(subject: Subject) -> Iterator[Break]:
@@ -142,14 +142,25 @@ def wrong_rank(subject: Subject) -> Iterator[Break]:
         value = subject.kernel.value(op, "cta")
         if value is not None and value.number() is not None:
             text = subject.changed(op, "cta", "b32", "xor", 1)
-            yield Break("the neighbour's barrier", op, subject.put(op, text))
+            yield Break("the neighbour's barrier", op, subject.put(op, text), _through(subject, op))
         else:
             rank = 0 if subject.cluster > 1 else 1
             yield Break(
                 f"always CTA {rank}'s barrier",
                 op,
                 subject.put(op, subject.set_to(op, "cta", "b32", rank)),
+                _through(subject, op),
             )
+
+
+def _through(subject: Subject, op: Op) -> list[Op]:
+    """Instructions on a barrier by the address that mapa gives."""
+    to = op.operands[0]
+    return [
+        other
+        for other in subject.flow.ops
+        if "mbar" in other.roles and isinstance(address := other.role("mbar"), Memory) and to in address.parts
+    ]  # fmt: skip
 
 
 @operator(
@@ -186,7 +197,7 @@ def rank_outside(subject: Subject) -> Iterator[Break]:
 
 
 @operator(
-    "TMA-04", "TMA-05", "TC-11", "CLU-16", "MBAR-03", "TMA-08", "TC-18",
+    "TMA-04", "TMA-05", "TC-11", "CLU-16", "TMA-03", "MBAR-03", "TMA-08", "TC-18",
     breaks="deadlock or underflow: one CTA gets what it does not expect, or not what it expects",
 )  # fmt: skip
 def wrong_mask(subject: Subject) -> Iterator[Break]:
@@ -214,7 +225,7 @@ def wrong_mask(subject: Subject) -> Iterator[Break]:
 
 
 @operator(
-    "TMA-04", "TC-11", "CLC-05", "MBAR-03",
+    "TMA-04", "TC-11", "CLC-05", "MBAR-03", "TMA-03",
     breaks="deadlock: the other CTAs wait for bytes or arrivals that come to one alone",
 )  # fmt: skip
 def drop_multicast(subject: Subject) -> Iterator[Break]:
@@ -249,7 +260,7 @@ def drop_pair_form(subject: Subject) -> Iterator[Break]:
 
 
 @operator(
-    "TMA-12", "TMA-13", "TMA-06", "MBAR-03",
+    "TMA-12", "TMA-13", "TMA-06", "MBAR-03", "TMA-03",
     breaks="deadlock: the odd CTA's bytes complete on its own barrier, the leader waits for them",
 )  # fmt: skip
 def own_for_leader(subject: Subject) -> Iterator[Break]:
@@ -261,7 +272,8 @@ def own_for_leader(subject: Subject) -> Iterator[Break]:
             words = ".".join(op.node.opcode.modifiers)
             operands = (*op.node.operands[:2], keep)
             text = f"and.{words} {', '.join(map(print_operand, operands))};"
-            yield Break("the own barrier for the leader's", op, subject.put(op, text))
+            edits = subject.put(op, text)
+            yield Break("the own barrier for the leader's", op, edits, subject.loads())
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
@@ -346,8 +358,8 @@ def misaligned_copy(subject: Subject) -> Iterator[Break]:
 # --- exits ------------------------------------------------------------------------------------------------------------
 
 
-def spare_meeting(subject: Subject, wait: Op) -> bool:
-    """Whether the kernel would be right without its last cluster barrier.
+def spare_meeting(subject: Subject, wait: Op, *, met: bool = False) -> bool:
+    """Whether the kernel would be right without its last cluster barrier, or, `met`, with one of its CTA instead.
 
     Nothing but the end comes behind it, no pair shares tensor memory, and what a peer may still signal here was
     waited for before: producers wait until every slot is released, the last item of work is released by nobody.
@@ -355,7 +367,8 @@ def spare_meeting(subject: Subject, wait: Op) -> bool:
     kernel = subject.kernel
     pair = any(op.has("cta_group::2") for op in kernel.ops("tcgen05"))
     behind = map(subject.flow.ops.__getitem__, subject.flow.reachable((wait.index,)))
-    ends = not any(op.is_a(*ONCE, "mbarrier", "ld", "st", "bar") for op in behind)
+    work = [op for op in behind if op.is_a(*ONCE, "mbarrier", "ld", "st", "bar")]
+    ends = all(met and op.is_a("tcgen05.dealloc") for op in work)
     tail = any(
         not subject.reaches_work(op) and kernel.together(op, wait)
         for op in kernel.ops("mbarrier.try_wait")

@@ -331,8 +331,9 @@ def _waits_after_a_declined(kernel: Kernel, view: Responses) -> Iterator[Outcome
     """Readers that go round to the next answer where this one was declined: none is asked for any more."""
     paths = kernel.paths
     rings = {request.ring for request in view.requests}
-    if view.unknown_barriers or any(ring is None or ring.slots != 1 for ring in rings):
-        return  # with more slots, answers that were asked for before are still to come
+    if view.unknown_barriers or None in rings:
+        return
+    several = any(ring is not None and ring.slots != 1 for ring in rings)
     waits = {op.index: op for r in view.requests if r.ring is not None for op in view.waits(r.ring)}
     ends = kernel.indices(kernel.flow.exits) | view.calls
     for query in view.is_canceled:
@@ -344,6 +345,13 @@ def _waits_after_a_declined(kernel: Kernel, view: Responses) -> Iterator[Outcome
                 if paths.find(crowd, (edge,), ends, avoid={*waits, *view.calls, *_requests(view)}):
                     continue
                 again = next((waits[i] for i in waits if paths.find(crowd, (edge,), (i,))), None)
+                if again is not None and several:
+                    yield kernel.undecided(
+                        "CLC-08",
+                        "whether the answer waited for after a decline was asked for before",
+                        again,
+                    )
+                    return
                 if again is not None:
                     yield kernel.finding(
                         "CLC-08",

@@ -303,8 +303,7 @@ def _surely_follows(kernel: Kernel, first: Op, second: Op) -> bool:
 def bytes_not_reused(kernel: Kernel) -> Iterator[Outcome]:
     """The bytes of a live barrier are for mbarrier instructions only, and those are for live barriers only."""
     yield from _plain_accesses(kernel)
-    yield from _after_the_end(kernel)
-    yield from ended_slots(kernel)
+    yield from [*_after_the_end(kernel)] or ended_slots(kernel)
     yield from _never_initialised(kernel)
 
 

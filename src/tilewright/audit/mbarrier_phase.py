@@ -292,7 +292,8 @@ def _first_wait_passes(kernel: Kernel, ring: Ring) -> Iterator[Outcome]:
         unarmed = kernel.reach.threads_to(
             (-1,), wait, kernel.indices(armed) | (places - {wait.index})
         )
-        if armed and first & ~unarmed and not _first_with(kernel, waits, 0):
+        mine = [each for each in waits if kernel.together(each, wait)]
+        if armed and first & ~unarmed and not _first_with(kernel, mine, 0):
             yield kernel.finding(
                 "MBAR-07",
                 f"first wait on {ring.name} is for parity 1, which a fresh barrier passes at once: the bytes of its first phase are not waited for",

@@ -203,7 +203,9 @@ def ended_slots(kernel: Kernel) -> Iterator[Outcome]:
     """MBAR-10: an index walks over a slot that was invalidated before all threads met, and not made anew."""
     flow, inits = kernel.flow, kernel.view(inits_of)
     meetings = kernel.indices(kernel.ops("barrier.cluster.arrive", *CTA_BARRIERS))
-    for end in kernel.ops("mbarrier.inval"):
+    ends = kernel.ops("mbarrier.inval")
+    named = list(_places(kernel)) if ends else []
+    for end in ends:
         value = kernel.value(end, "mbar")
         place = None if value is None or value.unknown else (value.base, value.single)
         again = kernel.indices(inits.at.get(place, ())) if place is not None else set()
@@ -211,15 +213,26 @@ def ended_slots(kernel: Kernel) -> Iterator[Outcome]:
         late = {i for i in meetings & ahead if not flow.path((i,), (end.index,))}
         if not late or kernel.reach.open_conditions(end) or again & ahead:
             continue
-        for walk in kernel.view(walks):
-            met = walk.op.index in ahead and not kernel.reach.threads_to((-1,), walk.op, late)
-            if place in _slots(walk) and met:
+        for op, places in named:
+            met = op.index in ahead and not kernel.reach.threads_to((-1,), op, late)
+            if place in places and op is not end and met:
                 yield kernel.finding(
                     "MBAR-10",
-                    f"{walk.op.name} comes to {_named(walk.start)} and the slots behind it after the mbarrier.inval of one of them",
-                    walk.op, end, "no barrier from here on",
+                    f"{op.name} comes to {_named(places[0])} after the mbarrier.inval of {'it' if len(places) == 1 else 'one of its slots'}",
+                    op, end, "no barrier from here on",
                 )  # fmt: skip
                 break
+
+
+def _places(kernel: Kernel) -> Iterator[tuple[Op, list[Place]]]:
+    """Instructions on barriers with every slot that they come to."""
+    walked = {walk.op: walk for walk in kernel.view(walks)}
+    for op in kernel.flow.ops:
+        value = kernel.value(op, "mbar") if "mbar" in op.roles else None
+        if op in walked:
+            yield op, _slots(walked[op])
+        elif value is not None and value.base and not value.unknown and value.single is not None:
+            yield op, [(value.base, value.single)]
 
 
 def one_depth(kernel: Kernel) -> Iterator[Outcome]:

@@ -11,18 +11,25 @@ if TYPE_CHECKING:
 
     from tilewright.audit.kernel import Kernel
     from tilewright.audit.rules import Outcome
+    from tilewright.ptx.flow import Op
 
-MEETINGS = (*CTA_BARRIERS, "barrier.cluster.wait", *WAITS)
+ACROSS = ("barrier.cluster.wait", *WAITS)
+"""What may tell of another CTA."""
+
+
+def _shared_atomic(op: Op) -> bool:
+    return op.node.opcode.root == "atom" and not op.has("global")
 
 
 def freed_unmet(kernel: Kernel) -> Iterator[Outcome]:
     """Warps that read or write tensor memory, and another that frees it with no meeting after their access."""
     flow = kernel.flow
-    meetings = kernel.ops(*MEETINGS)
-    if any(op.node.opcode.root in {"call", "atom"} for op in flow.ops):
+    if any(op.node.opcode.root == "call" or _shared_atomic(op) for op in flow.ops):
         return
     for dealloc in kernel.ops("tcgen05.dealloc"):
         mine = kernel.threads(dealloc)[0]
+        pair = dealloc.has("cta_group::2") and kernel.shape.ranks > 1
+        meetings = kernel.ops(*(ACROSS if pair else (*ACROSS, *CTA_BARRIERS)))
         for access in kernel.ops("tcgen05.ld", "tcgen05.st"):
             others = kernel.threads(access)[0] & ~mine
             if not others.any() or not kernel.threads(dealloc)[1]:
