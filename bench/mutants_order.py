@@ -190,7 +190,7 @@ def double_cluster_arrive(subject: Subject) -> Iterator[Break]:
 
 
 @operator(
-    "CLC-10", "TMA-09", "TMA-10", "CLU-01", "CLU-02", "WG-05", "MBAR-04", "TC-19", "TC-07",
+    "CLC-10", "TMA-09", "TMA-10", "CLU-01", "CLU-02", "WG-05", "MBAR-04", "TC-19", "TC-07", "TC-02",
     breaks="undefined: a CTA's own barrier says nothing of the peers that are touched before or behind it",
 )  # fmt: skip
 def cta_for_cluster_barrier(subject: Subject) -> Iterator[Break]:
@@ -224,7 +224,7 @@ def _syncs(subject: Subject) -> list[Op]:
 
 
 def _guards(subject: Subject, op: Op) -> bool:
-    before = subject.flow.ops[max(0, op.index - 4) : op.index]
+    before = subject.flow.ops[max(0, op.index - 12) : op.index]
     if any(o.is_a("cp.async.bulk.wait_group") and idle_wait(subject, o) for o in before):
         return False  # it passes on that nothing is in flight
     frees = subject.kernel.indices(subject.kernel.ops("tcgen05.dealloc"))

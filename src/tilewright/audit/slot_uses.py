@@ -37,6 +37,7 @@ def _defined_at(term: str) -> frozenset[int]:
 
 def early_uses(kernel: Kernel) -> Iterator[Outcome]:
     """TMA-07: a thread copies into a slot, or multiplies what is in it, before its wait for that slot."""
+    yield from _early_reads(kernel)
     slots = _slots_of(kernel)
     copies = [copy.op for copy in loads(kernel)]
     for term, waits in slots.items():
@@ -59,6 +60,36 @@ def early_uses(kernel: Kernel) -> Iterator[Outcome]:
                     " behind",
                     op, waits[0], "waits for the slot",
                 )  # fmt: skip
+                return
+
+
+def _early_reads(kernel: Kernel) -> Iterator[Outcome]:
+    """What st.async brings, read by a thread that has not yet seen a phase of its barrier end."""
+    for store in kernel.ops("st.async"):
+        ring, place = kernel.ring(store), kernel.value(store, "dst")
+        waits = kernel.of_ring(ring, *WAITS) if ring is not None else []
+        done = kernel.paths.when(frozenset(op.index for op in waits), answer=True)
+        for read in kernel.ops("ld") if waits and place is not None and not place.unknown else ():
+            value = kernel.value(read, "src")
+            if value is None or place is None or not value.base or not value.same_place(place):
+                continue
+            for crowd in kernel.paths.crowds_of(read):
+                mine = [op for op in waits if crowd.may(kernel.threads(op)[0])]
+                goal = (read.index,)
+                if not mine or not kernel.paths.find(crowd, (-1,), goal, closed=done):
+                    continue
+                if kernel.paths.find(
+                    crowd, (-1,), goal, closed=done, certain=True, open_=kernel.paths.must(read, ())
+                ):
+                    yield kernel.finding(
+                        "TMA-07",
+                        f"what st.async brings is read before this thread waits for {ring.name if ring else ''}",
+                        read, mine[0], "waits here",
+                    )  # fmt: skip
+                else:
+                    yield kernel.undecided(
+                        "TMA-07", "whether data lead past the wait for what st.async brings", read
+                    )
                 return
 
 

@@ -127,6 +127,14 @@ def allocated_by_both(kernel: Kernel) -> Iterator[Outcome]:
     for entry in ("tcgen05.alloc", "tcgen05.relinquish_alloc_permit"):
         yield from _whole_warp(kernel, "TC-02", kernel.ops(entry))
         yield from _in_both(kernel, "TC-02", of_pair(kernel, entry))
+    waits = kernel.indices(kernel.ops("barrier.cluster.wait"))
+    for op in of_pair(kernel, "tcgen05.alloc"):
+        if kernel.reach.threads_to((-1,), op, waits):
+            yield kernel.undecided(
+                "TC-02",
+                "whether the other CTA of the pair runs already: no cluster barrier before",
+                op,
+            )
 
 
 def _in_both(kernel: Kernel, rule_id: str, ops: list[Op]) -> Iterator[Finding]:
