@@ -135,7 +135,9 @@ def _init_unseen(kernel: Kernel, init: Op, user: Op) -> Outcome | None:
         return None
     out = where(kernel, user, "mbar") != "own" or multicasts(kernel, user) != "own"
     foreign = reach.mask(user) & ~reach.mask(init)
-    strong = _publishers(kernel, init, user, across_ctas=out)
+    strong = kernel.view(_Published).by(
+        init, across_ctas=out, one_warp=_one_warp(kernel, init, user)
+    )
     if not (foreign or out) or not kernel.flow.path((init.index,), (user.index,), strong):
         return None
     arrivals = _arrivals_unpublished(kernel, init)
@@ -194,17 +196,29 @@ def _may_be_same_slot(kernel: Kernel, init: Op, user: Op) -> bool:
     return a.single == b.single or a.single is None or b.single is None
 
 
-def _publishers(kernel: Kernel, init: Op, user: Op, *, across_ctas: bool) -> set[int]:
-    """Barriers that order an initialisation before what follows them."""
-    arrives = kernel.ops("barrier.cluster.arrive")
-    unpublished = set(_arrivals_unpublished(kernel, init))
-    found = {op.index for op in arrives if op.index not in unpublished}
-    found &= kernel.flow.reachable((init.index,))  # an arrival before it says nothing of it
-    if not across_ctas:
-        found |= kernel.indices(kernel.ops(*CTA_BARRIERS))
-        if _one_warp(kernel, init, user):
-            found |= kernel.indices(kernel.ops("bar.warp.sync"))
-    return found
+class _Published:
+    """Barriers that order each initialisation before what follows them, kept."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._kept: dict[tuple[int, bool, bool], set[int]] = {}
+
+    def by(self, init: Op, *, across_ctas: bool, one_warp: bool) -> set[int]:
+        key = init.index, across_ctas, one_warp
+        if key not in self._kept:
+            self._kept[key] = self._find(init, across_ctas=across_ctas, one_warp=one_warp)
+        return self._kept[key]
+
+    def _find(self, init: Op, *, across_ctas: bool, one_warp: bool) -> set[int]:
+        kernel = self.kernel
+        unpublished = set(_arrivals_unpublished(kernel, init))
+        found = kernel.indices(kernel.ops("barrier.cluster.arrive")) - unpublished
+        found &= kernel.flow.reachable((init.index,))  # an arrival before it says nothing of it
+        if not across_ctas:
+            found |= kernel.indices(kernel.ops(*CTA_BARRIERS))
+            if one_warp:
+                found |= kernel.indices(kernel.ops("bar.warp.sync"))
+        return found
 
 
 def _one_warp(kernel: Kernel, init: Op, user: Op) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.audit.copies import depends_on_rank
 from tilewright.audit.first import blocking_waits, spins
 from tilewright.audit.mbarrier_rings import walks
 from tilewright.audit.signals import SIGNALS, WAITS, count_of, in_one_go, signalled_by
@@ -126,9 +127,10 @@ def counts_of_rounds(kernel: Kernel) -> Iterator[Outcome]:
         every_slot = ring.slots == 1 or all(op in walked for op in pair.sites)
         if ring.count is None or not every_slot or any(some is None for some in each):
             continue
-        waiting = {rank for op in kernel.of_ring(ring, *WAITS) for rank in kernel.ranks(op)}
         by_rank = np.sum([some for some in each if some is not None], axis=0)
-        most = min(int(by_rank[rank]) for rank in waiting)
+        surely = [op for op in kernel.of_ring(ring, *WAITS) if not depends_on_rank(kernel, op)]
+        waiting = {rank for op in surely for rank in kernel.ranks(op)}
+        most = min((int(by_rank[rank]) for rank in waiting), default=int(np.max(by_rank)))
         if most < ring.count:
             yield kernel.finding(
                 "MBAR-03",
@@ -336,7 +338,8 @@ def count_unproven(kernel: Kernel, ring: Ring) -> tuple[Op, str] | None:
         why = _unsure(kernel, pair, op, walked)
         if why:
             return op, why
-    most = np.sum([_arrivals(kernel, op) for op in sites], axis=0)
+    each = [arrivals for op in sites if (arrivals := _arrivals(kernel, op)) is not None]
+    most = np.sum(each, axis=0)
     waiting = {rank for op in kernel.of_ring(ring, *WAITS) for rank in kernel.ranks(op)}
     wrong = next((rank for rank in sorted(waiting) if int(most[rank]) != ring.count), None)
     if wrong is not None:

@@ -207,8 +207,10 @@ def ended_slots(kernel: Kernel) -> Iterator[Outcome]:
     named = list(_places(kernel)) if ends else []
     for end in ends:
         value = kernel.value(end, "mbar")
-        place = None if value is None or value.unknown else (value.base, value.single)
-        again = kernel.indices(inits.at.get(place, ())) if place is not None else set()
+        if value is None or value.unknown or value.single is None:
+            continue
+        place = value.base, value.single
+        again = kernel.indices(inits.at.get(place, ()))
         ahead = flow.reachable((end.index,), again)
         late = {i for i in meetings & ahead if not flow.path((i,), (end.index,))}
         if not late or kernel.reach.open_conditions(end) or again & ahead:

@@ -104,9 +104,9 @@ def _read_behind_relaxed(
         op for op in kernel.ops("fence") if not op.is_a("fence.proxy", "fence.mbarrier_init")
     )
     waits = kernel.of_ring(ring, *WAITS)
-    for wait in waits if fills else ():
+    for wait in (op for op in waits if op.has("relaxed") and fills):
         avoid = fences | {op.index for op in waits} | kernel.elsewhere(wait)
-        for read in kernel.ops("ld") if wait.has("relaxed") else ():
+        for read in kernel.ops("ld"):
             value = kernel.value(read, "src")
             same = value is not None and any(f is not None and f.same_place(value) for f in fills)
             if same and kernel.together(read, wait) and kernel.flow.path(

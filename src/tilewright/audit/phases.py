@@ -46,7 +46,8 @@ class Parity:
 def parity_of(kernel: Kernel, wait: Op) -> Parity | None:
     """The parity of a wait as flips of a register; None where it is made otherwise."""
     operand = wait.role("parity")
-    flip, wraps, at = 0, [], wait
+    flip, at = 0, wait
+    wraps: list[int] = []
     for _ in range(STEPS_MAX):
         value = None if operand is None else kernel.values.of(operand, at).number()
         if value is not None:

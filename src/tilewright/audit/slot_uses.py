@@ -42,10 +42,11 @@ def early_uses(kernel: Kernel) -> Iterator[Outcome]:
     copies = [copy.op for copy in loads(kernel)]
     for term, waits in slots.items():
         made = _defined_at(term)
+        using = [op for op in (*copies, *kernel.ops(*READS)) if _uses(kernel, op, term, made)]
+        if not using:
+            continue
         done = kernel.paths.when(frozenset(op.index for op in waits), answer=True)
-        for op in [*copies, *kernel.ops(*READS)]:
-            if not _uses(kernel, op, term, made):
-                continue
+        for op in using:
             for crowd in kernel.paths.crowds_of(op, waits[0]):
                 starts = [i for i in made if crowd.may(kernel.threads(kernel.flow.ops[i])[0])]
                 around = frozenset().union(*(m for _, m in kernel.flow.loops(waits[0].index)[-1:]))
@@ -54,6 +55,11 @@ def early_uses(kernel: Kernel) -> Iterator[Outcome]:
                     open_=kernel.paths.must(op, ()),
                 ):  # fmt: skip
                     continue
+                if op.is_a(*READS):
+                    yield kernel.undecided(
+                        "TMA-07", "whether this thread has waited for the slot by another wait", op
+                    )
+                    return
                 yield kernel.finding(
                     "TMA-07",
                     f"{op.entry} uses a slot before this thread waits for it: the wait that names the same slot comes"
