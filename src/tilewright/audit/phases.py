@@ -224,10 +224,22 @@ def unproven(kernel: Kernel, ring: Ring) -> tuple[Op, str] | None:
         known = (first_parity(kernel, each) for each in _of_walk(kernel, ring, wait))
         if all(first is None for first in known):
             return wait, "the first parity is not known"
-        why = _unlike(kernel, ring, wait, parity)
+        why = _begins(kernel, parity) or _unlike(kernel, ring, wait, parity)
         if why:
             return wait, why
     return None
+
+
+def _begins(kernel: Kernel, parity: Parity) -> str:
+    """Whether the register is set to one value in one place and to the other in another."""
+    made = kernel.values.definitions(parity.register)
+    starts = {
+        number & 1
+        for op in made
+        if op.node.opcode.root == "mov"
+        and (number := kernel.values.of(op.operands[1], op).number()) is not None
+    }
+    return "the register of its parity begins with 0 and with 1" if len(starts) > 1 else ""
 
 
 def _unlike(kernel: Kernel, ring: Ring, wait: Op, parity: Parity) -> str:
