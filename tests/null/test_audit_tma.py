@@ -327,3 +327,20 @@ def test_reduction_by_every_lane_is_added_as_often() -> None:
     assert lines(audit(text), "TMA-15") == []
     everyone = text.replace("	@%p0 bra sent;\n", "").replace("	@%p0 bra free;\n", "")
     assert lines(audit(everyone), "TMA-15") == [31 - 1]
+
+
+def warned(text: str) -> list[int]:
+    return [f.span.line for f in audit(text).findings if f.rule == "TMA-15"]
+
+
+def test_two_warps_that_read_their_tile_from_shared_memory_store_two_tiles() -> None:
+    """Pingpong: the warps take tiles in turn, each from the response that it reads itself."""
+    pair = "	and.b32 %r8, %r0, 32;\n	setp.ne.u32 %p0, %r8, 0;\n"
+    both = TWO_TILES.replace("	setp.ne.u32 %p0, %r0, 0;\n", pair)
+    store = next(i for i, line in enumerate(both.splitlines(), 1) if "bulk_group [" in line)
+    assert warned(both) == [store]
+    read = "	ld.shared.u32 %r9, [tiles];\n"
+    own = both.replace("	@%p0 bra sent;\n", f"{read}	@%p0 bra sent;\n").replace(
+        "{0, %r1}", "{0, %r9}"
+    )
+    assert warned(own) == []
