@@ -176,13 +176,13 @@ def _print_more(audits: list[Audited], binaries: list[SassFacts], contract: bool
 
 
 def _explain(id_: str) -> None:
+    from tilewright.audit.catalogue import catalogue, explain
     from tilewright.audit.rules import RULES
     from tilewright.audit.run import load_rules
 
     load_rules()
-    if id_ not in RULES:
-        raise UnknownName("rule", id_, RULES)
-    rule = RULES[id_]
-    typer.echo(f"{rule.id} ({rule.severity}): {rule.what}")
-    typer.echo(f"help: {rule.help}")
-    typer.echo(f"source: PTX ISA {rule.section}")
+    known = catalogue()
+    if id_.upper() not in known:
+        raise UnknownName("rule", id_, known)
+    for line in explain(known[id_.upper()], RULES.get(id_.upper())):
+        typer.echo(line)
