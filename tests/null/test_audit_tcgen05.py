@@ -82,7 +82,7 @@ def test_a_kernel_of_triton_gets_one_warning_for_its_missing_fences() -> None:
 
 def test_one_mask_for_both_pairs_starves_the_second() -> None:
     """Case C6: mask 0x3 in a cluster of 4; right is 0x3 << (rank & ~1)."""
-    found = audited(text_of("TC-11_bad"))
+    found = audited(text_of("C6_bad"))
     assert {f.rule for f in found} == {"TC-11"}
     assert all("ranks 2, 3 wait on it" in f.message and "in 0, 1" in f.message for f in found)
 

@@ -83,7 +83,7 @@ def test_one_copy_of_the_plain_form() -> None:
 @pytest.mark.parametrize("cluster", [2, 4, 8])
 def test_bytes_scaled_by_the_cluster(cluster: int) -> None:
     """Two CTAs bring 2 x 128 x 64 x 2 bytes of A to their leader, whatever the cluster."""
-    text = text_of("TMA-03b_ok").replace("reqnctapercluster 4", f"reqnctapercluster {cluster}")
+    text = text_of("C7_ok").replace("reqnctapercluster 4", f"reqnctapercluster {cluster}")
     assert broken(text) == set()
     scaled = text.replace("[%r11], 32768;", f"[%r11], {128 * 64 * 2 * cluster};")
     assert broken(scaled) == ({"TMA-03"} if cluster > 2 else set())
