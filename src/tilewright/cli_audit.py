@@ -89,7 +89,7 @@ def audit(
     options = _options(cluster, block, ptx_isa, strict)
     audits, binaries = _audit_all(files, arch, option or [], options, Baseline(baseline), plan)
     if sarif is not None:
-        sarif.write_text(dump(as_sarif(audits)) + "\n", encoding="utf-8")
+        _write(sarif, dump(as_sarif(audits)) + "\n")
     if as_json:
         typer.echo(dump(to_json(audits)))
     else:
@@ -99,6 +99,13 @@ def audit(
     broken = any(f.finding.severity == "error" for audit in audits for f in audit.findings)
     if broken or any(audit.differences for audit in audits):
         raise typer.Exit(1)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"--sarif {path} cannot be written: {error.strerror}", given=path) from None
 
 
 def _options(cluster: str | None, block: str | None, ptx_isa: str, strict: bool) -> Options:
@@ -135,6 +142,7 @@ def _audit_all(
     console = Console(stderr=True)
     audits: list[Audited] = []
     binaries: list[SassFacts] = []
+    empty: list[str] = []
     quiet = len(inputs) < 2 or not console.is_terminal
     for given in track(inputs, "audit", console=console, disable=quiet, transient=True):
         found = read_input(given, arch, compile_options)
@@ -143,6 +151,12 @@ def _audit_all(
             continue
         module = parse_ptx(found.ptx, found.name)
         audits.append(audit_text(module, found.sources, options, baseline, wanted))
+        if not audits[-1].contracts:
+            empty.append(found.name)
+    if empty and len(empty) == len(inputs):
+        raise BadInput(f"{', '.join(empty)}: no function with a body, so there is nothing to audit")
+    for name in empty:
+        console.print(f"{name}: no function with a body", highlight=False)
     return audits, binaries
 
 

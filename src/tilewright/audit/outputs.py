@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.audit.run import Audited
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+NAME_MAX = 60
 _LEVELS = {"error": "error", "warning": "warning", "note": "note"}
 
 
@@ -48,7 +49,12 @@ def _finding_lines(located: Located) -> Iterator[str]:
         yield f"  {located.other}: {finding.other_says or 'the other place involved'}"
         yield from _excerpt(located.other.line, located.other.column, located.other_text)
     rule = RULES[finding.rule]
-    yield f"  help: {rule.help} (PTX ISA {rule.section}; kernel {finding.kernel})"
+    yield f"  help: {rule.help} (PTX ISA {rule.section}; kernel {_short(finding.kernel)})"
+
+
+def _short(name: str) -> str:
+    """A kernel's name; the middle of a long one, mangled by CuTe DSL, says nothing."""
+    return name if len(name) <= NAME_MAX else f"{name[: NAME_MAX - 8]}…{name[-7:]}"
 
 
 def _excerpt(line: int, column: int, text: str) -> Iterator[str]:
