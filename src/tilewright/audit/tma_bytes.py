@@ -306,13 +306,14 @@ def masked_ctas_expect(kernel: Kernel) -> Iterator[Outcome]:
     """Every CTA in a multicast mask expects its bytes, and every CTA that expects is in a mask."""
     yield from _unsignalled(kernel, "TMA-04", pair=False)
     told: set[str] = set()
+    homes = kernel.view(_Homes)
     for phase in kernel.view(_phases):
         if isinstance(phase, tuple) or phase.ring.name in told:
             continue
         expects = _expects(kernel, phase.ring)
-        if any(_homes(kernel, op) is None for op in expects):
+        if any(homes(op) is None for op in expects):
             continue
-        expecting = {q for op in expects for q in _homes(kernel, op) or ()}
+        expecting = {q for op in expects for q in homes(op) or ()}
         for copy in phase.copies:
             hit = _lands(kernel, copy, expecting)
             if certain(kernel, copy.op, hit[:, None]):
@@ -326,8 +327,20 @@ def masked_ctas_expect(kernel: Kernel) -> Iterator[Outcome]:
                 break
 
 
-def _homes(kernel: Kernel, op: Op) -> set[int] | None:
-    """CTAs on whose barrier an instruction may act; None where one is not known."""
+class _Homes:
+    """CTAs on whose barrier each instruction may act; None where one is not known."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._of: dict[int, set[int] | None] = {}
+
+    def __call__(self, op: Op) -> set[int] | None:
+        if op.index not in self._of:
+            self._of[op.index] = _find_homes(self._kernel, op)
+        return self._of[op.index]
+
+
+def _find_homes(kernel: Kernel, op: Op) -> set[int] | None:
     value = kernel.value(op, "mbar")
     found: set[int] = set()
     for rank, row in enumerate(kernel.threads(op)[0]):

@@ -238,7 +238,7 @@ class Flow:
             if here in seen:
                 continue
             seen.add(here)
-            end = self._straight[here]
+            end = self.straight[here]
             if not stops.isdisjoint(range(here, end + 1)):
                 stop = next(i for i in range(here, end + 1) if i in stops)
                 if stop in goal_set:
@@ -248,11 +248,12 @@ class Flow:
         return False
 
     @cached_property
-    def _straight(self) -> list[int]:
-        """The last instruction of the straight line that each one is in: nothing leaves or enters it before."""
+    def straight(self) -> list[int]:
+        """The last instruction of the straight line that each one is in: no thread leaves or enters it before."""
         last = list(range(len(self.ops)))
         for index in range(len(self.ops) - 2, -1, -1):
-            if self._following[index] == (index + 1,) and len(self._preceding[index + 1]) == 1:
+            alone = self._following[index] == (index + 1,) and len(self._preceding[index + 1]) == 1
+            if alone and self.ops[index].node.opcode.root not in ENDS:
                 last[index] = last[index + 1]
         return last
 
