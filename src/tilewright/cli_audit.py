@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli_options import JsonOption, parse_triple, print_blocks
+from tilewright.cli_options import HtmlOption, JsonOption, parse_triple, print_blocks, write_text
 from tilewright.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def audit(
     ] = None,
     as_json: JsonOption = False,
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")] = None,
+    html: HtmlOption = None,
     github: Annotated[bool, typer.Option("--github", help="Print GitHub annotations.")] = False,
     explain: Annotated[
         str | None,
@@ -89,7 +90,11 @@ def audit(
     options = _options(cluster, block, ptx_isa, strict)
     audits, binaries = _audit_all(files, arch, option or [], options, Baseline(baseline), plan)
     if sarif is not None:
-        _write(sarif, dump(as_sarif(audits)) + "\n")
+        write_text(sarif, dump(as_sarif(audits)) + "\n")
+    if html is not None:
+        from tilewright.report.audit_page import render_audit_page
+
+        write_text(html, render_audit_page(audits))
     if as_json:
         typer.echo(dump(to_json(audits)))
     else:
@@ -99,13 +104,6 @@ def audit(
     broken = any(f.finding.severity == "error" for audit in audits for f in audit.findings)
     if broken or any(audit.differences for audit in audits):
         raise typer.Exit(1)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"--sarif {path} cannot be written: {error.strerror}", given=path) from None
 
 
 def _options(cluster: str | None, block: str | None, ptx_isa: str, strict: bool) -> Options:

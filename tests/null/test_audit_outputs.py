@@ -221,7 +221,7 @@ def test_a_sarif_file_that_cannot_be_written_is_bad_input(tmp_path: Path) -> Non
     (tmp_path / "k.ptx").write_text(TEXT)
     done = run(str(tmp_path / "k.ptx"), "--sarif", str(tmp_path / "none" / "x.sarif"))
     assert done.returncode == 2
-    assert "x.sarif cannot be written: No such file" in done.stderr
+    assert "x.sarif cannot be written" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
