@@ -115,6 +115,13 @@ def test_github_annotation() -> None:
     assert line == "::error file=k.ptx,line=11,col=2,title=T-01::second barrier"
 
 
+def test_github_annotation_of_a_path_that_would_end_it() -> None:
+    """GitHub's workflow commands: `%25`, `%0A`, and in properties `%3A` and `%2C`."""
+    file = "c:/a,50%.ptx"
+    (line,) = render_github([audit_text(parse_ptx(TEXT, file), {file: TEXT}, Options())])
+    assert line.startswith("::error file=c%3A/a%2C50%25.ptx,line=11,")
+
+
 @pytest.mark.parametrize(
     ("after", "silenced"),
     [

@@ -158,9 +158,19 @@ def render_github(audits: Iterable[Audited]) -> Iterator[str]:
         for located in audit.findings:
             finding, place = located.finding, located.place
             yield (
-                f"::{levels[finding.severity]} file={place.file},line={place.line},col={place.column},"
-                f"title={finding.rule}::{finding.message}"
+                f"::{levels[finding.severity]} file={_property(place.file)},line={place.line},"
+                f"col={place.column},title={finding.rule}::{_data(finding.message)}"
             )
+
+
+def _data(text: str) -> str:
+    """Text of a workflow command: percent signs and line ends are written as codes."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """A value of a workflow command: what ends a value is written as a code too."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def dump(data: dict[str, Any]) -> str:
