@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from tilewright import __version__
+from tilewright.cli_agent import skill_app
 from tilewright.cli_audit import audit
 from tilewright.cli_bench import bench_app, calibrate, check_app
 from tilewright.cli_emit import emit_app
@@ -43,6 +44,7 @@ app.add_typer(check_app, name="run")
 app.add_typer(bench_app, name="bench")
 app.command()(calibrate)
 app.command()(audit)
+app.add_typer(skill_app, name="skill")
 app.add_typer(run_app)  # its commands stand beside the others
 
 

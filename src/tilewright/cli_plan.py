@@ -23,6 +23,7 @@ from tilewright.cli_options import (
     DeviceOption,
     JsonOption,
     MarkdownOption,
+    PartOption,
     SchedulerOption,
     SwapOption,
     TileOption,
@@ -107,6 +108,7 @@ def _plan(
     markdown: MarkdownOption = False,
     verify: VerifyOption = False,
     costs: CostsOption = None,
+    part: PartOption = None,
 ) -> None:
     """What every `plan` command does with its problem."""
     from tilewright.device import load
@@ -123,17 +125,20 @@ def _plan(
         typer.echo(f"{len(cycles)} tile costs written to {costs}")
         return
     plan = make_plan(problem, chip, options)
+    found = None if part is None else plan.part(part)
     if as_json:
-        typer.echo(plan.model_dump_json(indent=2))
+        text = plan.model_dump_json(indent=2) if part is None else json.dumps(found, indent=2)
+        typer.echo(text)
         return
-    from tilewright.report.document import plan_document
+    from tilewright.report.document import part_document, plan_document
 
+    document = plan_document(plan) if part is None else part_document(part, found)
     if markdown:
         from tilewright.report.markdown import render_markdown
 
-        typer.echo(render_markdown(plan_document(plan)), nl=False)
+        typer.echo(render_markdown(document), nl=False)
     else:
-        print_blocks(plan_document(plan))
+        print_blocks(document)
 
 
 def _verify(problem: Workload, device: Device, options: Options, as_json: bool) -> None:

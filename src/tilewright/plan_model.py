@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from tilewright.decide import Answer
+from tilewright.errors import UnknownName
 from tilewright.evidence import Evidence
 
 
@@ -206,3 +207,18 @@ class Plan(_Part):
     schedule: ScheduleTables
     validation: Validation
     risks: tuple[Risk, ...]
+
+    def part(self, path: str) -> Any:
+        """One part as JSON data, named by its keys: "contract.barriers".
+
+        Raises:
+            UnknownName: lists the keys that the parent has.
+        """
+        found: Any = self.model_dump(mode="json")
+        for depth, key in enumerate(keys := path.split(".")):
+            known = found if isinstance(found, dict) else {}
+            if key not in known:
+                parent = ".".join(keys[:depth])
+                raise UnknownName(f"part of {parent}" if parent else "part of a plan", key, known)
+            found = known[key]
+        return found

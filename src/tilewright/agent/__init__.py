@@ -1,0 +1,4 @@
+"""Where agents meet the tool: the skill folder that they load, and the MCP server that they call.
+
+skill.py     the folder, found and installed
+"""
