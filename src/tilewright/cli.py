@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from tilewright import __version__
-from tilewright.cli_agent import skill_app
+from tilewright.cli_agent import mcp, skill_app
 from tilewright.cli_audit import audit
 from tilewright.cli_bench import bench_app, calibrate, check_app
 from tilewright.cli_emit import emit_app
@@ -44,6 +44,7 @@ app.add_typer(check_app, name="run")
 app.add_typer(bench_app, name="bench")
 app.command()(calibrate)
 app.command()(audit)
+app.command()(mcp)
 app.add_typer(skill_app, name="skill")
 app.add_typer(run_app)  # its commands stand beside the others
 
@@ -172,8 +173,9 @@ def simulate(
     as_json: JsonOption = False,
 ) -> None:
     """Tail, fairness and makespan of tile costs under each scheduler."""
+    from tilewright.device import load
     from tilewright.launch import Launch, simulate_launch
-    from tilewright.problem import parse_costs
+    from tilewright.lists import parse_costs
     from tilewright.report.tables import simulation_document
 
     launch = Launch(
@@ -189,7 +191,8 @@ def simulate(
         workers=workers,
         clc_depth=clc_depth,
     )
-    found = simulate_launch(parse_costs(costs), device, launch, scheduler=scheduler, order=order)
+    chip = None if device is None else load(device)
+    found = simulate_launch(parse_costs(costs), chip, launch, scheduler=scheduler, order=order)
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:

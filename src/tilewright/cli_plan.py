@@ -234,7 +234,8 @@ def read_grouped(
     clc_depth: DepthOption = 1,
 ) -> Asked:
     """A grouped GEMM (MoE): one GEMM a group, ragged along M or along K."""
-    from tilewright.problem import GroupedGemm, parse_integers
+    from tilewright.lists import parse_integers
+    from tilewright.problem import GroupedGemm
 
     problem = GroupedGemm.of(
         {
@@ -275,7 +276,8 @@ def read_attention(
     clc_depth: DepthOption = 1,
 ) -> Asked:
     """Attention forward over sequences of their own lengths."""
-    from tilewright.problem import Attention, parse_dtype, parse_integers
+    from tilewright.lists import parse_integers
+    from tilewright.problem import Attention, parse_dtype
 
     problem = Attention.of(
         {
@@ -309,7 +311,8 @@ def read_tiles(
     clc_depth: DepthOption = 1,
 ) -> Asked:
     """A list of tile costs: which scheduler, what residency, what tail."""
-    from tilewright.problem import TileList, parse_costs
+    from tilewright.lists import parse_costs
+    from tilewright.problem import TileList
 
     problem = TileList.of(
         {

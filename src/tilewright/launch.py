@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tilewright.device import load
 from tilewright.errors import BadInput, UnknownName
 from tilewright.problem import TileList
 from tilewright.residency import CtaResources, find_residency
@@ -90,7 +89,7 @@ class Simulation:
 
 def simulate_launch(
     costs: Mapping[str, Sequence[float]],
-    device: str | None,
+    device: Device | None,
     launch: Launch,
     *,
     scheduler: str = "all",
@@ -100,7 +99,7 @@ def simulate_launch(
 
     Args:
         costs: costs_cycles or costs_us, as `parse_costs` gives them.
-        device: a device's name or file; None for the pure model with `launch.workers` slots.
+        device: None for the pure model with `launch.workers` slots.
     Raises:
         BadInput: neither a device nor workers; nothing resident.
         UnknownName: no such scheduler.
@@ -111,18 +110,17 @@ def simulate_launch(
         raise UnknownName("scheduler", scheduler, ("all", *SCHEDULERS))
     if device is None:
         return _pure(costs, launch, scheduler, order)
-    chip = load(device)
     size = math.prod(launch.cluster_shape)
     cta = CtaResources(launch.threads, launch.smem_bytes, launch.regs, launch.tmem_columns)
-    idle = find_residency(cta, size, chip, sm_budget=launch.sm_budget)
-    left = find_residency(cta, size, chip, sm_budget=launch.sm_budget, busy_sms=launch.busy_sms)
+    idle = find_residency(cta, size, device, sm_budget=launch.sm_budget)
+    left = find_residency(cta, size, device, sm_budget=launch.sm_budget, busy_sms=launch.busy_sms)
     slots = idle.resident_clusters
     if slots == 0:
         raise BadInput(f"no cluster of {launch.cluster_shape} is resident: {idle.limited_by}")
-    tiles = TileList.of(costs).costs(chip.sm_clock_mhz)
-    overheads = overheads_for(chip, size, launch.prologue_cycles)
-    until = None if launch.busy_us is None else round(chip.us_to_cycles(launch.busy_us))
-    names = _names(scheduler, chip)
+    tiles = TileList.of(costs).costs(device.sm_clock_mhz)
+    overheads = overheads_for(device, size, launch.prologue_cycles)
+    until = None if launch.busy_us is None else round(device.us_to_cycles(launch.busy_us))
+    names = _names(scheduler, device)
 
     def run(free: int) -> dict[Scheduler, Metrics]:
         held = Busy(slots=slots - free, end_cycles=until)
@@ -138,7 +136,7 @@ def simulate_launch(
                     clc=Clc(depth=launch.clc_depth),
                     disturbance=Disturbance(busy=(held,) if held.slots else ()),
                 ),
-                chip.sm_clock_mhz,
+                device.sm_clock_mhz,
             )
             for name in names
         }
@@ -150,14 +148,14 @@ def simulate_launch(
             "no slot is left beside the other kernel, which never ends", given=launch.busy_sms
         )
     runs = [run(free) for free in range(worst, kindest + 1) if free or ends]
-    notes = _notes(chip, names, scheduler, overheads)
+    notes = _notes(device, names, scheduler, overheads)
     if worst == 0 and not ends:
         notes.append(
             "with the worst placement no slot is left: the kernel waits for the other one to end"
         )
     return Simulation(
         num_tiles=len(tiles),
-        where=_where(slots, size, chip, launch, kindest, worst),
+        where=_where(slots, size, device, launch, kindest, worst),
         metrics={name: min((r[name] for r in runs), key=_makespan) for name in names},
         worst={name: max((r[name] for r in runs), key=_makespan) for name in names}
         if len(runs) > 1
