@@ -28,6 +28,7 @@ from tilewright.cli_options import (
 )
 from tilewright.cli_plan import plan_app
 from tilewright.cli_run import run_app
+from tilewright.cli_sweep import sweep
 from tilewright.errors import BadInput, TilewrightError
 
 app = typer.Typer(
@@ -45,6 +46,7 @@ app.add_typer(bench_app, name="bench")
 app.command()(calibrate)
 app.command()(audit)
 app.command()(mcp)
+app.command()(sweep)
 app.add_typer(skill_app, name="skill")
 app.add_typer(run_app)  # its commands stand beside the others
 
