@@ -44,7 +44,7 @@ def cluster() -> Iterator[Cluster]:
     made.add_node(num_cpus=1)
     made.wait_for_nodes()
     yield made
-    made.shutdown()
+    made.shutdown()  # type: ignore[no-untyped-call]
 
 
 def rows_of(count: int) -> list[Row]:
@@ -121,9 +121,9 @@ def test_two_thousand_problems_on_two_devices(cluster: Cluster, tmp_path: Path) 
         "--ray", cluster.address, "--summary", "all.md",
     ]  # fmt: skip
     environment: dict[str, Any] = {**os.environ, "COLUMNS": "110"}
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: S603
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
-    )  # noqa: S603
+    )
     journal = tmp_path / "all.parquet.part"
     while not journal.exists() or journal.read_bytes().count(b"\n") < 300:
         assert process.poll() is None
@@ -135,9 +135,9 @@ def test_two_thousand_problems_on_two_devices(cluster: Cluster, tmp_path: Path) 
     assert len(lines) == 2 * len(rows)
     assert not [line["error"] for line in lines if line["error"]]
     assert "Where clusters pay" in (tmp_path / "all.md").read_text(encoding="utf-8")
-    again = subprocess.run(
+    again = subprocess.run(  # noqa: S603
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )  # noqa: S603
+    )
     assert "(0 plans made, " in again.stdout
     assert json.loads(lines[0]["problem"])
     assert len(read_rows(tmp_path / "models.json")) == len(rows)

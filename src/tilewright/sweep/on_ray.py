@@ -6,6 +6,7 @@ node dies; a chunk that keeps dying is asked again row by row, and a row that ke
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 CHUNK = 16
 """Rows a Ray task: half a second of work against some milliseconds of scheduling."""
+
+KNOCK_SECONDS = 10.0
 
 AHEAD = 4
 """Chunks kept in flight a CPU of the cluster."""
@@ -73,10 +76,18 @@ def connect(address: str) -> Any:
         ) from None
     package = str(Path(__file__).parents[1])
     try:
+        _knock(address)
         ray.init(address=address, log_to_driver=False, runtime_env={"py_modules": [package]})
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise BadInput(f"--ray {address}: no Ray cluster there ({error})", given=address) from None
     return ray
+
+
+def _knock(address: str) -> None:
+    """See that somebody listens: Ray itself tries for ten minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
 
 
 def _answer_all(chunk: Sequence[Task], devices: Mapping[str, Device]) -> list[Answered]:
