@@ -3,7 +3,7 @@
     python bench/bench_sweep.py            # 400 plans with one process and with two
     python bench/bench_sweep.py --all      # also every problem of bench/models.json on two devices, with two
 
-The problems are the layers of the twelve public models in models.json at several numbers of tokens.
+The problems are the layers of the thirteen public models in models.json at several numbers of tokens.
 """
 
 from __future__ import annotations

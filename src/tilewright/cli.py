@@ -17,6 +17,7 @@ from tilewright.cli_agent import mcp, skill_app
 from tilewright.cli_audit import audit
 from tilewright.cli_bench import bench_app, calibrate, check_app
 from tilewright.cli_emit import emit_app
+from tilewright.cli_gate import gate
 from tilewright.cli_options import (
     BudgetOption,
     BusyOption,
@@ -45,6 +46,7 @@ app.add_typer(check_app, name="run")
 app.add_typer(bench_app, name="bench")
 app.command()(calibrate)
 app.command()(audit)
+app.command()(gate)
 app.command()(mcp)
 app.command()(sweep)
 app.add_typer(skill_app, name="skill")

@@ -57,16 +57,16 @@ class Asked(NamedTuple):
 
 
 def add_command(
-    group: typer.Typer, name: str, read: Callable[..., Asked], finish: Callable[..., None]
+    group: typer.Typer, name: str, read: Callable[..., Asked], finish: Callable[..., object]
 ) -> None:
     """A command with the options of both: `read` makes what is asked, `finish` does it."""
     readers = inspect.signature(read, eval_str=True).parameters
     finishers = dict(inspect.signature(finish, eval_str=True).parameters)
     finishers.pop("asked")
 
-    def command(**given: object) -> None:
+    def command(**given: object) -> object:
         asked = read(**{option: given[option] for option in readers})
-        finish(asked, **{option: given[option] for option in finishers})
+        return finish(asked, **{option: given[option] for option in finishers})
 
     options = [
         option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
