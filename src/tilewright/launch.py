@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import BadInput, UnknownName
 from tilewright.problem import TileList
+from tilewright.records import Records
 from tilewright.residency import CtaResources, find_residency
 from tilewright.schedule import overheads_for, schedulers_for, unknown_overheads
 from tilewright.sim import (
@@ -85,6 +86,16 @@ class Simulation:
             if name in self.worst:
                 out[name]["makespan_us_worst"] = self.worst[name].makespan_us
         return out
+
+    def table(self) -> Records:
+        """A row a scheduler, for pandas, polars and notebooks."""
+        return Records({"scheduler": name, **row} for name, row in self.as_dict().items())
+
+    def _repr_html_(self) -> str:
+        from tilewright.report.fragment import render_fragment  # noqa: PLC0415  (only notebooks show)
+        from tilewright.report.tables import simulation_document  # noqa: PLC0415
+
+        return render_fragment(simulation_document(self))
 
 
 def simulate_launch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from console import run
+from console import run, shell_commands
 from poison import Poison
 from tilewright.device import load
 from tilewright.errors import BadInput
@@ -323,3 +324,34 @@ def test_the_summary_names_where_it_pays() -> None:
     assert text.index("'row 2'") < text.index("'row 1'") < text.index("'row 3'")
     nothing = "\n".join(map(str, sweep_document(lines[3:])))
     assert nothing.count("Nowhere here.") == 2
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text(encoding="utf-8")
+
+
+def test_the_examples_of_the_page(tmp_path: Path) -> None:
+    """The files that docs/sweep.md shows, and its commands on them."""
+    [problems] = re.findall(r"```csv\n(.*?)```", PAGE, re.DOTALL)
+    [model] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "problems.csv").write_text(problems)
+    (tmp_path / "model.json").write_text(model)
+    commands = shell_commands(PAGE)
+    assert len(commands) == 2
+    for command in commands:
+        done = run(command, tmp_path)
+        assert done.code == 0, (command, done.out, done.err)
+    for name in ("results.csv", "results.jsonl"):
+        lines = read_lines(tmp_path / name)
+        assert lines
+        for column in lines[0].keys() - {
+            "row",
+            "layer",
+            "name",
+            "repeat",
+            "problem",
+            "key",
+            "device",
+            "retry",
+        }:
+            assert f"`{column}`" in PAGE
+    assert "## Where clusters pay" in (tmp_path / "summary.md").read_text()

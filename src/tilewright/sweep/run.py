@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tilewright.records import Records
 from tilewright.sweep.answer import Answered, key_of
 from tilewright.sweep.on_ray import run_tasks_on_ray
 from tilewright.sweep.processes import Task, run_tasks
@@ -36,6 +37,16 @@ class Swept:
     def failed(self) -> list[dict[str, Any]]:
         """Lines with an error."""
         return [line for line in self.lines if line["error"]]
+
+    def table(self) -> Records:
+        """The lines, for pandas, polars and notebooks."""
+        return Records(self.lines)
+
+    def _repr_html_(self) -> str:
+        from tilewright.report.fragment import render_fragment  # noqa: PLC0415  (only notebooks show)
+        from tilewright.sweep.summary import sweep_document  # noqa: PLC0415
+
+        return render_fragment(sweep_document(self.lines))
 
 
 def sweep(
