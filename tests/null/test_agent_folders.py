@@ -33,6 +33,14 @@ def place(tmp_path: Path) -> Path:
     return allowed
 
 
+@pytest.fixture(params=[True, False], ids=["below a folder", "by path"])
+def opening(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems that can open below a folder, and those that cannot."""
+    if not request.param:
+        monkeypatch.setattr(os, "supports_dir_fd", set())
+
+
+@pytest.mark.usefixtures("opening")
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -66,6 +74,7 @@ def test_what_is_refused(place: Path, name: str, says: str) -> None:
     assert OUTSIDE not in str(refused.value)
 
 
+@pytest.mark.usefixtures("opening")
 def test_what_is_read(place: Path) -> None:
     folders = Folders.of((place,))
     assert folders.read_text("sub/a.txt") == "a"
@@ -118,6 +127,7 @@ def test_sizes_and_encodings(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
         folders.read_text("binary")
 
 
+@pytest.mark.usefixtures("opening")
 def test_writing(place: Path) -> None:
     folders = Folders.of((place,))
     assert folders.write("sub/out.bin", b"new") == "sub/out.bin"

@@ -2,7 +2,8 @@
 
 A name is looked up from the first folder when it is relative. Links are followed before the check; the file is
 then opened from the folder down, one component at a time and following none, so that a link put there in between
-is an error and not a way out. Only regular files, and only up to a size.
+is an error and not a way out (where the system can open below a folder; Windows cannot, and there the real path is
+opened). Only regular files, and only up to a size.
 """
 
 from __future__ import annotations
@@ -111,11 +112,14 @@ class Folders:
         parts = real.relative_to(folder).parts
         opened: list[int] = []
         try:
-            opened.append(os.open(folder, _FOLDER))
-            for part in parts[:-1]:
-                opened.append(os.open(part, _FOLDER, dir_fd=opened[-1]))
-            last = parts[-1] if parts else "."
-            opened.append(os.open(last, flags, 0o644, dir_fd=opened[-1]))
+            if os.open not in os.supports_dir_fd:
+                opened.append(os.open(real, flags | getattr(os, "O_BINARY", 0), 0o644))
+            else:
+                opened.append(os.open(folder, _FOLDER))
+                for part in parts[:-1]:
+                    opened.append(os.open(part, _FOLDER, dir_fd=opened[-1]))
+                last = parts[-1] if parts else "."
+                opened.append(os.open(last, flags, 0o644, dir_fd=opened[-1]))
         except OSError as error:
             for descriptor in opened:
                 os.close(descriptor)
