@@ -1,111 +1,30 @@
-"""The MCP server as clients meet it, over stdio and over streamable HTTP: every tool, every error, hostile calls."""
+"""The MCP server as clients meet it, over stdio and over streamable HTTP: every tool, every error, no file outside."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import time
-from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import jsonschema
 import pytest
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
 from console import run
+from mcp_client import (
+    DATA,
+    GEMM,
+    call,
+    refuse,
+)
 from tilewright.agent.tools import TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from mcp import Client
 
-    from mcp_types import CallToolResult
-
-DATA = Path(__file__).parent.parent / "data"
-GEMM = {"kind": "gemm", "m": 4096, "n": 4096, "k": 4096}
-LONG = {"costs": "10000000x20000", "workers": 100}
-"""Half a minute of simulation."""
-
-SECONDS = 3.0
-"""Most that a call may run on the servers of these tests."""
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-def command(*more: str) -> list[str]:
-    options = ["--allow", str(DATA), "--seconds", str(SECONDS), "--workers", "2"]
-    return [sys.executable, "-m", "tilewright", "mcp", *options, *more]
-
-
-@contextmanager
-def http_server(*more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server process and its URL."""
-    process = subprocess.Popen(  # noqa: S603
-        [*command("--http", "--port", "0"), *more], stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    try:
-        yield process, process.stderr.readline().strip()
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
-
-
-@asynccontextmanager
-async def stdio_client() -> AsyncIterator[Client]:
-    program, *args = command()
-    parameters = StdioServerParameters(command=program, args=args, env=dict(os.environ))
-    async with Client(parameters) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def http() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    with http_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module", params=["stdio", "http"])
-async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    if request.param == "stdio":
-        async with stdio_client() as connected:
-            yield connected
-    else:
-        async with Client(request.getfixturevalue("http")[1]) as connected:
-            yield connected
-
-
-async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
-    """A call that must succeed; its structured content, which the text repeats."""
-    result = await client.call_tool(tool, arguments)
-    assert not result.is_error, text_of(result)
-    assert json.loads(text_of(result)) == result.structured_content
-    answer: dict[str, Any] = result.structured_content
-    return answer
-
-
-async def refuse(client: Client, tool: str, **arguments: Any) -> str:
-    """A call that must fail: the error's text, which its structured content repeats."""
-    result = await client.call_tool(tool, arguments)
-    assert result.is_error, text_of(result)
-    assert text_of(result) == f"error: {result.structured_content['message']}"
-    return text_of(result)
-
-
-def text_of(result: CallToolResult) -> str:
-    [block] = result.content
-    assert block.type == "text"
-    return block.text
 
 
 async def test_every_tool_is_listed_with_valid_schemas(client: Client) -> None:
@@ -311,151 +230,6 @@ async def test_unknown_tool(client: Client) -> None:
     with pytest.raises(MCPError, match='Did you mean "plan"') as refused:
         await client.call_tool("plans", {})
     assert refused.value.code == -32602
-
-
-async def test_ten_megabytes_of_argument(client: Client) -> None:
-    """Refused, by the HTTP body's limit or by ours; the next call is answered."""
-    large = "// " + "x" * 10_000_000
-    if isinstance(client.server, str):
-        with pytest.raises(MCPError):
-            await client.call_tool("audit", {"ptx": large})
-    else:
-        assert "at most 4194304 are taken" in await refuse(client, "audit", ptx=large)
-    await call(client, "explain", rule="CLC-07")
-
-
-async def test_two_hundred_calls_at_once(client: Client) -> None:
-    """All are answered, each with its own answer."""
-    tiles: dict[int, int] = {}
-
-    async def ask(n: int) -> None:
-        found = await call(client, "simulate", costs=f"{n}x1000", workers=1, scheduler="static")
-        tiles[n] = found["tiles"]
-
-    async with anyio.create_task_group() as group:
-        for n in range(1, 201):
-            group.start_soon(ask, n)
-    assert tiles == {n: n for n in range(1, 201)}
-
-
-async def test_progress_of_long_work_and_its_limit(client: Client) -> None:
-    """Progress rises, says what is being done, and the call ends at the limit with the error that says so."""
-    heard: list[tuple[float, str | None]] = []
-
-    async def hear(progress: float, total: float | None, message: str | None) -> None:
-        assert total is None
-        heard.append((progress, message))
-
-    started = time.monotonic()
-    result = await client.call_tool("simulate", LONG, progress_callback=hear)
-    took = time.monotonic() - started
-    assert result.is_error
-    assert f"took more than {SECONDS:g} s" in text_of(result)
-    assert SECONDS <= took < SECONDS + 5
-    moments = [progress for progress, _ in heard]
-    assert len(moments) >= SECONDS - 2
-    assert moments == sorted(set(moments))
-    assert {message for _, message in heard} == {"simulating 10000000 tiles"}
-
-
-async def test_a_running_call_does_not_block_the_others(client: Client) -> None:
-    async with anyio.create_task_group() as group:
-        group.start_soon(client.call_tool, "simulate", LONG)
-        await anyio.sleep(0.5)
-        started = time.monotonic()
-        await call(client, "explain", rule="CLC-07")
-        assert time.monotonic() - started < 3
-        group.cancel_scope.cancel()
-
-
-def workers_of(server: int) -> set[int]:
-    """Processes whose parent is the server."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        if int(fields[1]) == server and fields[0] != "Z":
-            found.add(int(stat.parent.name))
-    return found
-
-
-def is_running(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
-
-
-async def test_a_cancelled_call_is_killed() -> None:
-    """The one worker's process is gone a moment later, and the next call gets a new one."""
-    with http_server("--workers", "1") as (process, url):
-        async with Client(url) as client:
-            await call(client, "explain", rule="CLC-07")
-            [before] = workers_of(process.pid)
-            with anyio.move_on_after(1):
-                await client.call_tool("simulate", LONG)
-            await anyio.sleep(1)
-            assert before not in workers_of(process.pid)
-            await call(client, "explain", rule="CLC-07")
-            [after] = workers_of(process.pid)
-            assert after != before
-    assert not is_running(after)  # workers end with their server
-
-
-async def test_cancelling_over_stdio_frees_the_worker() -> None:
-    async with stdio_client() as client:
-        for _ in range(3):  # one more than there are workers
-            with anyio.move_on_after(0.7):
-                await client.call_tool("simulate", LONG)
-        with anyio.fail_after(4):
-            await call(client, "explain", rule="CLC-07")
-
-
-def peak_bytes(pid: int) -> int:
-    [line] = [
-        x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM")
-    ]
-    return int(line.split()[1]) * 1024
-
-
-async def test_memory_is_bounded(http: tuple[subprocess.Popen[str], str]) -> None:
-    """A call that needs 16 GiB is an error; the server stays small through all the calls above and these."""
-    process, url = http
-    async with Client(url) as client:
-        huge = {
-            "kind": "attention",
-            "seqlens": [2**31 - 1],
-            "heads": 1,
-            "kv_heads": 1,
-            "head_dim": 64,
-        }
-        told = await refuse(client, "plan", problem=huge)
-        assert "of memory" in told or "at most" in told
-        for _ in range(15):
-            await call(
-                client,
-                "audit",
-                ptx="// " + "x" * 2_000_000 + "\n.version 9.0\n.target sm_90a\n.address_size 64\n",
-            )
-    assert peak_bytes(process.pid) < 500 * 2**20
-    assert all(peak_bytes(worker) < 700 * 2**20 for worker in workers_of(process.pid))
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [({"Host": "evil.example"}, 421), ({"Origin": "http://evil.example"}, 403), ({}, 200)],
-)
-async def test_other_sites_are_refused(
-    http: tuple[subprocess.Popen[str], str], headers: dict[str, str], status: int
-) -> None:
-    """DNS rebinding: a page of another site must not reach the server through the user's browser."""
-    import httpx2  # noqa: PLC0415  (the SDK's HTTP client)
-
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}}  # fmt: skip
-    accept = {"Accept": "application/json, text/event-stream"}
-    async with httpx2.AsyncClient() as browser:
-        answer = await browser.post(http[1], json=asked, headers={**accept, **headers})
-    assert answer.status_code == status
 
 
 def test_start_errors(tmp_path: Path) -> None:

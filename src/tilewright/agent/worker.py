@@ -1,5 +1,6 @@
 """A worker process: calls come in on standard input, answers go out on standard output, a JSON line each.
 
+    out    {"ready": true}, once
     in     {"tool": …, "arguments": {…}}
     out    {"doing": …}, any number of them, and then {"answer": {…}} or {"error": {…}}
 
@@ -32,6 +33,7 @@ def serve(calls: IO[bytes], answers: IO[bytes], folders: Folders) -> None:
         answers.flush()
 
     call = Call(folders, lambda doing: send({"doing": doing}))
+    send({"ready": True})
     for line in calls:
         send(_answer(json.loads(line), call))
 

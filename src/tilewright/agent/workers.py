@@ -30,6 +30,9 @@ MAX_ARGUMENT_BYTES = 4 * 2**20
 MAX_ANSWER_BYTES = 16 * 2**20
 """Largest answer of a call as JSON."""
 
+START_SECONDS = 60.0
+"""Most that a process may take until it is ready; half a second on an idle machine. A call's time counts from there."""
+
 MAX_WAITING = 1000
 """Calls that may wait for a worker; more are refused at once."""
 
@@ -137,10 +140,15 @@ class Workers:
                 await _end(process)
 
     async def _start(self) -> Process:
+        """A process that is ready for a call.
+
+        Raises:
+            BadInput: it does not start.
+        """
         one_thread = dict.fromkeys(
             ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"
         )
-        return await anyio.open_process(
+        process = await anyio.open_process(
             [
                 sys.executable,
                 "-P",
@@ -151,6 +159,18 @@ class Workers:
             stderr=None,
             env={**os.environ, **one_thread},
         )
+        assert process.stdout is not None  # noqa: S101
+        try:
+            with anyio.fail_after(START_SECONDS):
+                await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", 100)
+        except BaseException as error:
+            await _end(process)
+            if isinstance(error, TimeoutError | anyio.IncompleteRead):
+                raise BadInput(
+                    "a worker process does not start; its error is on standard error"
+                ) from None
+            raise
+        return process
 
     async def close(self) -> None:
         """End every idle process; running ones end with their calls."""
