@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 CHUNK = 8
 """Tasks handed over at once: a plan takes some 50 ms, a hand-over well under one."""
 
+START_SECONDS = 120.0
+"""Most that a process may take to start; a task's time counts from there."""
+
 TRIES = 2
 """Processes that may die at one task."""
 
@@ -45,7 +48,13 @@ class _Process:
     pipe: Connection
     tasks: deque[Task] = field(default_factory=deque)
     since: float = 0.0
+    ready: bool = False
     gone: bool = False
+
+    def is_late(self, seconds: float) -> bool:
+        """Whether its task, or its start, takes too long."""
+        most = seconds if self.ready else START_SECONDS
+        return bool(self.tasks) and time.monotonic() - self.since > most
 
 
 def run_tasks(
@@ -93,6 +102,7 @@ def _serve(pipe: Connection, devices: Mapping[str, Device]) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):
+        pipe.send(None)  # ready
         while True:
             for task in pipe.recv():
                 pipe.send(answer(task.key, task.problem, devices[task.device]))
@@ -119,8 +129,11 @@ def _ready(running: list[_Process]) -> Iterator[Answered]:
             each.process.join()
             each.gone = True
             continue
-        each.tasks.popleft()
         each.since = time.monotonic()
+        if found is None:
+            each.ready = True
+            continue
+        each.tasks.popleft()
         yield found
 
 
@@ -128,7 +141,7 @@ def _dead(running: list[_Process], seconds: float) -> list[_Process]:
     """Processes that died, and those that are killed now because a task takes too long."""
     dead = []
     for each in running:
-        if each.tasks and time.monotonic() - each.since > seconds:
+        if each.is_late(seconds):
             each.process.kill()
             each.process.join()
             each.gone = True
@@ -144,7 +157,7 @@ def _buried(
     if not each.tasks:
         return
     at, *others = each.tasks
-    late = time.monotonic() - each.since > seconds
+    late = each.ready and each.is_late(seconds)
     deaths[at.key] = deaths.get(at.key, 0) + (TRIES if late else 1)
     waiting.extendleft(reversed(others))
     if deaths[at.key] < TRIES:
