@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from tilewright.timeline import Timeline
 
+WITH_TIMELINE = ("page.js", "runs.js", "raster.js", "timeline.js")
+"""Scripts of a page with timelines, in order."""
+
 MOST_TICKS = 2**31 - 1
 
 

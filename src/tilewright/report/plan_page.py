@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.report import figures
 from tilewright.report.cluster_figure import tile_map
 from tilewright.report.document import plan_document, plan_subject
-from tilewright.report.drawn import pack, pack_timeline, timeline_figure
+from tilewright.report.drawn import WITH_TIMELINE, pack, pack_timeline, timeline_figure
 from tilewright.report.page import KINDS_LEGEND, heading, render_blocks, render_page
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def render_plan_page(
         plan_subject(plan),
         body,
         lead=KINDS_LEGEND,
-        scripts=("page.js", "timeline.js") if timelines else ("page.js",),
+        scripts=WITH_TIMELINE if timelines else ("page.js",),
         data=data,
     )
 
@@ -70,8 +70,8 @@ def _coordinates(tiles: TileMap, skipped: int) -> dict[str, Any]:
     x, y, _ = tiles.cluster_shape
     return {
         "count": len(found),
-        "rows": int(tops[-1]),
-        "columns": int(tiles.n_tiles.max(initial=0)),
+        "down": int(tops[-1]),
+        "across": int(tiles.n_tiles.max(initial=0)),
         "tile_m": tiles.cta_tile.m * x,
         "tile_n": tiles.cta_tile.n * y,
         "groups": len(tall),
