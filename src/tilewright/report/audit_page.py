@@ -62,10 +62,9 @@ def render_audit_page(audits: Sequence[Audited]) -> str:
         ]
     for number, audit in enumerate(audits):
         body += [_contract(audit, contract, number) for contract in audit.contracts]
-    names = [_name(audit.file) for audit in audits]
-    title = f"Audit of {', '.join(names[:3])}" + (
-        f" and {len(names) - 3} more" if names[3:] else ""
-    )
+    names = ", ".join(_name(audit.file) for audit in audits[:3]) or "no PTX"
+    more = f" and {len(audits) - 3} more" if len(audits) > 3 else ""
+    title = f"Audit of {names}{more}"
     return render_page(
         title,
         "\n".join(body),
@@ -132,7 +131,7 @@ def _summary(audits: Sequence[Audited]) -> str:
 
 def _list(notes: Sequence[_Note]) -> str:
     if not notes:
-        return ""
+        return f'<section aria-labelledby="findings">{heading("Findings", 1)}<p>None.</p></section>'
     severities = [name for name in MARKS if any(note.severity == name for note in notes)]
     boxes = "".join(
         f'<label><input type="checkbox" value="{name}" checked> {MARKS[name]} {name}</label>'
