@@ -19,10 +19,10 @@ function paintRaster(home, run, tiles, now, said, colours) {
   c.fillStyle = colours.weak;
   c.fillRect(0, 0, w, h);
   const inset = cell > 5 ? 0.5 : 0, flying = [];
-  const placeOf = (i) => [tiles.columns[2 * tiles.count + run.tile[i]] * cell, tiles.columns[3 * tiles.count + run.tile[i]] * cell];
+  const placeOf = (i) => [2, 3].map((k) => tiles.columns[k * tiles.count + run.tile[i] - tiles.first] * cell);
   c.fillStyle = colours["fill-2"];
   for (let i = 0; i < run.spans; i++) {
-    if (run.begin[i] > now || run.tile[i] >= tiles.count) continue;
+    if (run.begin[i] > now) continue;
     if (run.finish[i] > now) { flying.push(i); continue; }
     const [x, y] = placeOf(i);
     c.fillRect(x + inset, y + inset, cell - 2 * inset, cell - 2 * inset);

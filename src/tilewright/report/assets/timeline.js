@@ -141,6 +141,7 @@
     }
   }
 
+  // Neighbours alternate between two tones, as long as a box is wide enough to tell.
   function rows(c) {
     const tall = plotHeight() / (view.r1 - view.r0), gap = tall >= 5 ? 1 : 0;
     const scale = plotWidth() / (view.t1 - view.t0), skip = Math.max(1, Math.floor(0.75 / tall));
@@ -158,7 +159,7 @@
         if (x + w < drawn + 0.5) continue;
         drawn = x + w;
         const x0 = Math.round(x), y0 = Math.round(y);
-        boxes[(i - run.firstOf[s]) & 1].push(x0, y0, Math.max(1, Math.round(x + w - (w > 4 ? 1 : 0)) - x0), Math.max(1, Math.round(y + h) - y0));
+        boxes[w < 2 ? 0 : (i - run.firstOf[s]) & 1].push(x0, y0, Math.max(1, Math.round(x + w - (w > 4 ? 1 : 0)) - x0), Math.max(1, Math.round(y + h) - y0));
         if (w > 26 && h > 12) labels.push(i, x, y, w, h);
       }
     }
@@ -326,8 +327,8 @@
     const s = slotOf(run, i), tile = run.tile[i], lines = [`tile ${tile}, slot ${s}, worker ${run.worker[i]}`];
     lines.push(`${shown(run.begin[i])} to ${shown(run.finish[i])}: ${shown(run.finish[i] - run.begin[i])}`);
     lines.push(`number ${i - run.firstOf[s] + 1} of ${run.firstOf[s + 1] - run.firstOf[s]} in its slot`);
-    if (tiles && tile < tiles.count) {
-      const [g, m, n] = [0, 1, 2].map((k) => tiles.columns[k * tiles.count + tile]);
+    if (tiles) {
+      const [g, m, n] = [0, 1, 2].map((k) => tiles.columns[k * tiles.count + tile - tiles.first]);
       lines.push(`${tiles.groups > 1 ? `group ${g}, ` : ""}rows ${m * tiles.tile_m} to ${(m + 1) * tiles.tile_m}, columns ${n * tiles.tile_n} to ${(n + 1) * tiles.tile_n}`);
     }
     for (let k = run.firstAsk[s]; k < run.firstAsk[s + 1]; k++) {
