@@ -145,12 +145,12 @@ def traffic_of(
 
 def tile_cycles(loop: Loop, overlap: str) -> float:
     """Cycles of a tile, by what the kernel hides behind its neighbours."""
-    alone = loop.cost.alone(loop.k_steps)
+    alone = float(loop.cost.alone(loop.k_steps))
     if overlap == "none":
         return alone
     if overlap == "loads":
         return alone - loop.cost.fill_cycles
-    return loop.cost.persistent(loop.k_steps)
+    return float(loop.cost.persistent(loop.k_steps))
 
 
 def overheads(device: Device) -> Overheads:
@@ -179,7 +179,7 @@ def padded_us(problem: Matmul, kernel: Entry, device: Device) -> float:
         relaunches = math.ceil(padded / (1 + cancel_budget(padded / loop.count)) / loop.slots)
         around += relaunches * costs.turnover_cycles
         padded = 0
-    tile = loop.cost.persistent(loop.k_steps)
+    tile = float(loop.cost.persistent(loop.k_steps))
     tiles = np.concatenate([np.full(loop.count, tile), np.zeros(padded)])
     run = simulate("clc", tiles, loop.slots, overheads=costs)
     return (run.makespan_cycles + around) / device.sm_clock_mhz

@@ -12,7 +12,7 @@ finer N. Everything about a swapped candidate is in the kernel's frame: its M is
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -34,8 +34,10 @@ from tilewright.traffic import (
     UniqueGroups,
     best_raster,
     find_traffic,
+    hbm_weights,
     unique_groups,
 )
+from tilewright.work import UNEQUAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +74,8 @@ class Candidate:
     Attributes:
         groups: the GEMMs in the kernel's frame (swapped if `swap_ab`).
         active_sms: SMs that hold a CTA while the machine is full.
+        unique: the distinct ones of `groups`.
+        hbm_weights: of each of those, HBM bytes of a stage over the mean stage's.
         single_tile_cycles, persistent_cycles: estimated time of the launch, without launch latency.
     """
 
@@ -84,6 +88,8 @@ class Candidate:
     traffic: Traffic
     cost: TileCost
     active_sms: int
+    unique: UniqueGroups
+    hbm_weights: NDArray[np.float64]
     single_tile_cycles: float
     persistent_cycles: float
 
@@ -100,7 +106,7 @@ class Candidate:
     @property
     def operand_bytes(self) -> tuple[float, float]:
         """A and B of the kernel's frame, each counted once."""
-        unique = unique_groups(self.groups)
+        unique = self.unique
         bytes_of = self.problem.element.bytes_of
         return (
             bytes_of(float((unique.m * unique.k * unique.times).sum())),
@@ -110,10 +116,16 @@ class Candidate:
     def tile_cycles(self, *, persistent: bool) -> NDArray[np.float64]:
         """Cycles of every cluster tile in launch order."""
         tiles = self.tile_map
-        values, index = np.unique(tiles.k_steps, return_inverse=True)
         each = self.cost.persistent if persistent else self.cost.alone
-        a_group = np.array([each(float(s)) for s in values])[index]
+        _, steps = _cluster_tiles(self.unique, self.tiling)
+        a_group = self.unique.spread(each(steps, self.hbm_weights))
         return np.tile(np.repeat(a_group, tiles.m_tiles * tiles.n_tiles), self.groups.repeat)
+
+    @property
+    def main_cycles(self) -> float:
+        """Main loops of all cluster tiles together."""
+        clusters, steps = _cluster_tiles(self.unique, self.tiling)
+        return float((clusters * steps * self.cost.stage.weighted(self.hbm_weights)).sum())
 
 
 class Candidates:
@@ -252,18 +264,17 @@ class Candidates:
             device=device,
             busy=busy_fraction(count, resident, residency.sms_used / device.sm_count),
         )
-        candidate = Candidate(
-            self.problem, tiling, swap_ab, dict(self._frames)[swap_ab], raster, residency, traffic, cost,
-            active, 0.0, 0.0,
-        )  # fmt: skip
+        weights = hbm_weights(self.problem, tiling, resident, device, raster, unique)
         turnover = device.cta_turnover_cycles or 0.0
-        alone = _rounds(clusters, steps, resident, lambda s: cost.alone(s) + turnover)
-        busy = _rounds(clusters, steps, resident, cost.persistent)
-        return replace(
-            candidate,
+        alone = _rounds(clusters, cost.alone(steps, weights) + turnover, resident)
+        busy = _rounds(clusters, cost.persistent(steps, weights), resident)
+        groups = dict(self._frames)[swap_ab]
+        return Candidate(
+            self.problem, tiling, swap_ab, groups, raster, residency, traffic, cost, active,
+            unique, weights,
             single_tile_cycles=max(alone - turnover, 0.0),
             persistent_cycles=busy + cost.fill_cycles + cost.epilogue_cycles if count else 0.0,
-        )
+        )  # fmt: skip
 
 
 def busy_fraction(tiles: float, slots: int, sms_used: float) -> float:
@@ -301,23 +312,20 @@ def _cluster_tiles(
     return clusters, np.ceil(unique.k / tile_k)
 
 
-def _rounds(
-    clusters: NDArray[np.float64],
-    steps: NDArray[np.float64],
-    resident: int,
-    cycles: Callable[[float], float],
-) -> float:
-    """Cycles to do all tiles on `resident` slots: whole rounds where tiles are equal.
+def _rounds(clusters: NDArray[np.float64], costs: NDArray[np.float64], resident: int) -> float:
+    """Cycles to do all tiles on `resident` slots: whole rounds where tiles are about equal.
 
-    Unequal tiles (groups ragged along K) take their mean load and half of the longest; the simulator
-    replaces this estimate for the candidate that is chosen.
+    Unequal tiles take their mean load and half of the longest; the simulator replaces this estimate for the
+    candidate that is chosen.
+
+    Args:
+        clusters: cluster tiles of each group.
+        costs: cycles of one of its tiles.
     """
-    if len(clusters) == 0:
+    count, work = float(clusters.sum()), float((clusters * costs).sum())
+    if not count:
         return 0.0
-    costs = np.array([cycles(float(s)) for s in steps])
-    count = float(clusters.sum())
-    if costs.max() - costs.min() <= 1e-9 * costs.max():
-        return math.ceil(count / resident) * float(costs[0])
-    return max(
-        float(costs.max()), float((clusters * costs).sum()) / resident + 0.5 * float(costs.max())
-    )
+    mean, longest = work / count, float(costs.max())
+    if float(np.sqrt((clusters * (costs - mean) ** 2).sum() / count)) <= UNEQUAL * mean:
+        return math.ceil(count / resident) * mean
+    return max(longest, work / resident + 0.5 * longest)

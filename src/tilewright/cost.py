@@ -9,7 +9,8 @@ A stage is one step of the operand ring: `cta_tile.k` along K. Each resource alo
     latency (memory latency + l2 + mma) / stages of the ring: what one slot's round trip takes
 
 and together the p-norm of them with p = `INTERFERENCE`: the largest, and a few per cent more where two
-are nearly equal. A tile is `stages * cycles`, plus, where nothing hides them, the fill of the ring before
+are nearly equal. Groups of one launch differ in HBM bytes a stage: a skinny one reads its weights for few
+rows. A tile is `stages * cycles`, plus, where nothing hides them, the fill of the ring before
 and the epilogue after. A persistent kernel hides the fill (its producer runs ahead) and, with a second
 accumulator, the epilogue; one tile a CTA hides neither.
 
@@ -24,14 +25,20 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tilewright.problem import DTYPES
 from tilewright.traffic import l2_bytes_a_stage, smem_read_bytes_a_stage
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tilewright.device import Device
     from tilewright.problem import Matmul
     from tilewright.tiling import Tiling
     from tilewright.traffic import Traffic
+
+    Numbers = NDArray[np.float64] | float
 
 INTERFERENCE = 16.0
 """Exponent of the p-norm over resources: 4 % more than the larger of two equal demands, nothing at half.
@@ -80,8 +87,14 @@ class StageCycles:
     @property
     def total(self) -> float:
         """All together: the p-norm."""
-        on_chip = [value for name, value in self.demands.items() if name != "hbm"]
-        return _norm([_norm(on_chip, INTERFERENCE), self.hbm or 0.0], HBM_INTERFERENCE)
+        return float(self.weighted(1.0))
+
+    def weighted(self, hbm_weights: Numbers) -> NDArray[np.float64]:
+        """The p-norm where a stage takes so many times the mean HBM bytes."""
+        on_chip = _norm([value for name, value in self.demands.items() if name != "hbm"])
+        hbm = (self.hbm or 0.0) * hbm_weights
+        both = on_chip**HBM_INTERFERENCE + hbm**HBM_INTERFERENCE
+        return np.asarray(both ** (1.0 / HBM_INTERFERENCE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +113,30 @@ class TileCost:
     epilogue_cycles: float
     exposed_epilogue_cycles: float
 
-    def persistent(self, k_steps: float) -> float:
-        """A tile of a persistent kernel, fill and epilogue overlapped with its neighbours."""
-        main = k_steps * self.stage.total
+    def persistent(self, k_steps: Numbers, hbm_weights: Numbers = 1.0) -> NDArray[np.float64]:
+        """Tiles of a persistent kernel, fill and epilogue overlapped with their neighbours.
+
+        Args:
+            k_steps: stages of each tile.
+            hbm_weights: HBM bytes of one of its stages over the mean stage's.
+        """
+        main = k_steps * self.stage.weighted(hbm_weights)
         hidden = self.epilogue_cycles - self.exposed_epilogue_cycles
-        return max(main, hidden) + self.exposed_epilogue_cycles
+        return np.asarray(np.maximum(main, hidden) + self.exposed_epilogue_cycles)
 
-    def alone(self, k_steps: float) -> float:
-        """A tile of a kernel that does one tile a CTA: fill, main loop, epilogue one after another."""
-        return self.fill_cycles + k_steps * self.stage.total + self.epilogue_cycles
+    def alone(self, k_steps: Numbers, hbm_weights: Numbers = 1.0) -> NDArray[np.float64]:
+        """Tiles of a kernel that does one a CTA: fill, main loop, epilogue one after another."""
+        main = k_steps * self.stage.weighted(hbm_weights)
+        return np.asarray(self.fill_cycles + main + self.epilogue_cycles)
 
 
-def _norm(values: list[float], exponent: float) -> float:
-    """(sum of v^p)^(1/p)."""
+def _norm(values: list[float]) -> float:
+    """(sum of v^p)^(1/p) over what is on the chip."""
     largest = max(values)
     if largest == 0.0:
         return 0.0
-    return float(largest * sum((v / largest) ** exponent for v in values) ** (1.0 / exponent))
+    total = sum((v / largest) ** INTERFERENCE for v in values)
+    return float(largest * total ** (1.0 / INTERFERENCE))
 
 
 def tile_cost(

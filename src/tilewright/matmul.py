@@ -92,7 +92,7 @@ def draft_matmul(problem: Matmul, device: Device, options: Options) -> Draft:
     kind = decision.chosen.name
     candidate, work = best[kind], works[kind]  # type: ignore[index]
     tiling = candidate.tiling
-    main = float(candidate.tile_map.total_k_steps) * candidate.cost.stage.total
+    main = candidate.main_cycles
     scheduler = decision.chosen.scheduler
     return Draft(
         decision=decision,

@@ -85,27 +85,38 @@ class Traffic:
 
 
 class UniqueGroups(NamedTuple):
-    """Distinct GEMMs of a problem and how often each occurs; those without output dropped."""
+    """Distinct GEMMs of a problem and how often each occurs; those without output dropped.
+
+    Attributes:
+        place: of each group of the problem, which of the distinct ones it is; -1 without output.
+    """
 
     m: NDArray[np.float64]
     n: NDArray[np.float64]
     k: NDArray[np.float64]
     times: NDArray[np.float64]
+    place: NDArray[np.int64]
+
+    def spread(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """A value of each distinct group given to every group of the problem; 0 without output."""
+        return np.append(values, 0.0)[self.place]
 
 
 def unique_groups(groups: Groups) -> UniqueGroups:
     """Distinct (m, n, k) with their number: what makes 100,000 groups quick."""
     used = (groups.m > 0) & (groups.n > 0)
     table = np.stack([groups.m[used], groups.n[used], groups.k[used]], axis=1)
+    place = np.full(len(used), -1)
     if len(table) == 0:
         empty = np.zeros(0)
-        return UniqueGroups(empty, empty, empty, empty)
+        return UniqueGroups(empty, empty, empty, empty, place)
     if len(table) == 1:
-        rows, times = table, np.ones(1, np.int64)
+        rows, places, times = table, np.zeros(1, np.int64), np.ones(1, np.int64)
     else:
-        rows, times = np.unique(table, axis=0, return_counts=True)
+        rows, places, times = np.unique(table, axis=0, return_inverse=True, return_counts=True)
+    place[used] = places
     m, n, k = rows.T.astype(float)
-    return UniqueGroups(m, n, k, times.astype(float) * groups.repeat)
+    return UniqueGroups(m, n, k, times.astype(float) * groups.repeat, place)
 
 
 def best_raster(
@@ -139,6 +150,31 @@ def reads_of(
         unique.m * unique.k * unique.times,
         unique.n * unique.k * unique.times,
     )
+
+
+def hbm_weights(
+    problem: Matmul,
+    tiling: Tiling,
+    resident: int,
+    device: Device,
+    raster: Raster,
+    unique: UniqueGroups,
+) -> NDArray[np.float64]:
+    """HBM bytes that a stage of each group takes, over those of the mean stage.
+
+    A group of few rows reads its weights for few tiles; one of many keeps them in L2 for the next rows.
+    """
+    reads_a, reads_b = _reads(problem, tiling, resident, device, unique, (raster,))
+    element = problem.element.bytes_of(1.0)
+    operands = (unique.m * reads_a[0] + unique.n * reads_b[0]) * unique.k * element
+    outputs = unique.m * unique.n * (problem.out_bytes + problem.epilogue_bytes)
+    tile_m, tile_n, tile_k = tiling.cluster_tile
+    stages = np.ceil(unique.m / tile_m) * np.ceil(unique.n / tile_n) * np.ceil(unique.k / tile_k)
+    total = float((stages * unique.times).sum())
+    if not total:
+        return np.ones(len(stages))
+    mean = float(((operands + outputs) * unique.times).sum()) / total
+    return np.asarray((operands + outputs) / np.maximum(stages, 1.0) / mean)
 
 
 def _mean_reads(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -17,6 +18,7 @@ from tilewright.traffic import (
     RASTERS,
     best_raster,
     find_traffic,
+    hbm_weights,
     reads_of,
     unique_groups,
 )
@@ -181,3 +183,31 @@ def test_sharing_by_hand() -> None:
 def test_distinct_groups_keep_their_number() -> None:
     unique = unique_groups(GroupedGemm(counts=(5, 0, 5, 7), n=64, k=64).groups())
     assert sorted(zip(unique.m.tolist(), unique.times.tolist(), strict=True)) == [(5, 2), (7, 1)]
+    assert unique.spread(unique.m * 10).tolist() == [50, 0, 50, 70]
+
+
+@given(problems, st.integers(1, 300), st.sampled_from(RASTERS))
+@settings(max_examples=200)
+def test_weights_of_groups_share_out_the_launch_s_bytes(
+    problem: Matmul, resident: int, raster: Raster
+) -> None:
+    tiling = pair()
+    unique = unique_groups(problem.groups())
+    weights = hbm_weights(problem, tiling, resident, B200, raster, unique)
+    if isinstance(problem, Gemm):
+        assert weights.tolist() == pytest.approx([1.0])
+    tile_m, tile_n, tile_k = tiling.cluster_tile
+    stages = np.ceil(unique.m / tile_m) * np.ceil(unique.n / tile_n) * np.ceil(unique.k / tile_k)
+    count = float((stages * unique.times).sum())
+    assert float((weights * stages * unique.times).sum()) == pytest.approx(count)
+
+
+def test_a_skinny_group_reads_its_weights_for_one_row_of_tiles() -> None:
+    """By hand: 2 groups, N = K = 4096, bf16, everything read once. 32 MiB of weights each; the groups have 1 and 8
+    rows of 256x256 tiles, 16 across, 64 stages of K: 1,024 and 8,192 stages."""
+    problem = GroupedGemm(counts=(256, 2048), n=4096, k=4096)
+    unique = unique_groups(problem.groups())
+    weights = hbm_weights(problem, pair(), 74, B200, Raster("m", 1), unique)
+    skinny = (256 * 4096 + 4096 * 4096 + 256 * 4096) * 2 / 1024
+    fat = (2048 * 4096 + 4096 * 4096 + 2048 * 4096) * 2 / 8192
+    assert weights[0] / weights[1] == pytest.approx(skinny / fat)

@@ -194,8 +194,9 @@ def _run(step: Step, known: Known) -> Known:
         return known
     after = {name: value for name, value in known.items() if name not in results}
     value = _compute(step, [step.value(each, known) for each in operands[1:]])
-    if value is not None and len(results) == 1:
-        after[results[0]] = value
+    first = operands[0].first if isinstance(operands[0], Pair) else operands[0]
+    if value is not None and isinstance(first, Name):
+        after[step.names.get(first.name, first.name)] = value
     return after
 
 
@@ -242,6 +243,8 @@ def _compute(step: Step, values: list[int | None]) -> int | None:
             found = 1
         case ("selp", [yes, no, int(chosen)]):
             found = yes if chosen else no
+        case ("shfl", [value, 0, _, _]) if "idx" in modifiers:
+            found = value  # every lane gets lane 0's, which took the path that is followed
         case (_, [int(left), int(right)]):
             found = _combine(root, modifiers, left, right)
         case _:

@@ -14,7 +14,8 @@ from tilewright.audit.copies import WAITS, opposed
 from tilewright.audit.flowing import names_in
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.tma_groups import COMMIT, WAIT, Place, Walk
-from tilewright.audit.trace import LANES_DIFFER, may_split, sources
+from tilewright.audit.trace import LANES_DIFFER, WARPS_DIFFER, may_split, sources
+from tilewright.ptx.flow import constant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,6 +106,23 @@ def store_protocol(kernel: Kernel) -> Iterator[Outcome]:
                 yield from broken
                 break
         yield from _reused(kernel, writers, copy)
+    yield from _left_open(kernel)
+
+
+def _left_open(kernel: Kernel) -> Iterator[Outcome]:
+    """A wait in a loop that leaves groups of stores in flight: whether another buffer is written next."""
+    commits = kernel.indices(kernel.ops("cp.async.bulk.commit_group"))
+    for wait in kernel.ops("cp.async.bulk.wait_group"):
+        left = constant(wait.operands[0]) if wait.operands else 0
+        again = any(kernel.flow.path((i,), (i,)) for i in commits)
+        if left and again and kernel.flow.path(commits, (wait.index,)):
+            yield kernel.undecided(
+                "TMA-15",
+                f"{left} groups of stores are in flight behind this wait: whether none of them reads what is written"
+                " next",
+                wait,
+            )
+            return
 
 
 def _handed_over(kernel: Kernel, write: Op, copy: Op) -> Iterator[Outcome]:
@@ -164,7 +182,8 @@ def _repeated(kernel: Kernel, copy: Op) -> Iterator[Outcome]:
         most = int(times.max(initial=0))
         if most <= (1 if adds else WARP) or starts.size > GROUPS_MAX:
             continue
-        if _same_in_a_warp(kernel, tensor, copy):
+        lanes = max(int(mask[rank][i : i + WARP].sum()) for i in range(0, mask.shape[1], WARP))
+        if _same(kernel, tensor, copy, LANES_DIFFER if adds and lanes > 1 else WARPS_DIFFER):
             yield kernel.finding(
                 "TMA-15",
                 f"{most} threads of a CTA issue this bulk store of one tile: "
@@ -174,10 +193,10 @@ def _repeated(kernel: Kernel, copy: Op) -> Iterator[Outcome]:
             return
 
 
-def _same_in_a_warp(kernel: Kernel, operand: Operand | None, op: Op) -> bool:
-    """Whether nothing in the coordinates tells the lanes of a warp apart."""
+def _same(kernel: Kernel, operand: Operand | None, op: Op, differ: frozenset[str]) -> bool:
+    """Whether nothing in the coordinates tells threads apart: neither what differs between them nor what they load."""
     return operand is not None and not any(
-        sources(kernel, name, op.index) & LANES_DIFFER for name in names_in(operand)
+        sources(kernel, name, op.index) & differ for name in names_in(operand)
     )
 
 

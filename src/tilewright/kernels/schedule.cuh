@@ -182,9 +182,10 @@ class Sequence {
         __syncwarp();
     }
 
+    /// The last answer, the decline, is not released.
     __device__ __forceinline__ bool read_answer() {
-        mbarrier_wait(shared.arrived + 8 * answer.slot, answer.phase);
         const u32 slot = shared.answers + answer_stride * answer.slot;
+        mbarrier_wait(shared.arrived + 8 * answer.slot, answer.phase);
         bool granted;
         if constexpr (uses_clc) {
             const ClcAnswer response = clc_read(slot);
@@ -194,21 +195,29 @@ class Sequence {
             // and so are all that come after them.
             if (granted) granted = tile < num_tiles;
             if (granted) clc_release_fence();
+            __syncwarp();
+            if (granted && elect_one()) release(answer.slot);
         } else {
-            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(tile) : "r"(slot) : "memory");
-            granted = tile < num_tiles;
-        }
-        __syncwarp();
-        if (granted && elect_one()) {
-            const u32 finished = shared.finished + 8 * answer.slot;
-            if constexpr (cluster_size == 1 && !size_varies) {
-                mbarrier_arrive(finished);
-            } else {
-                mbarrier_release_at(finished, 0);
+            // One lane reads and releases, so that nothing but its own read has to come before its arrival.
+            if (threadIdx.x % 32 == 0) {
+                asm volatile("ld.shared.u32 %0, [%1];" : "=r"(tile) : "r"(slot) : "memory");
+                if (tile < num_tiles) release(answer.slot);
             }
+            tile = __shfl_sync(0xffffffff, tile, 0);
+            granted = tile < num_tiles;
         }
         answer.advance();
         return granted;
+    }
+
+    /// One thread: rank 0 may overwrite the answer as far as this warp is concerned.
+    __device__ __forceinline__ void release(int slot) {
+        const u32 finished = shared.finished + 8 * slot;
+        if constexpr (cluster_size == 1 && !size_varies) {
+            mbarrier_arrive(finished);
+        } else {
+            mbarrier_release_at(finished, 0);
+        }
     }
 
     /// Draw a tile, hand it to every CTA and return it. Each cluster that has a first tile draws exactly once past the

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -118,11 +119,10 @@ class Values:
         self._busy: set[_Key] = set()
         self._open: set[_Key] = set()  # met while busy: what rests on them is not kept
         self._masks: dict[int, tuple[NDArray[np.bool_], bool]] = {}
-        x, y, z = shape.block
+        x, y, _ = shape.block
         threads = np.arange(max(shape.threads, 1))
         ranks = np.arange(shape.ranks)[:, None]
         cx, cy, _ = shape.cluster
-        del z
         self._special: dict[str, Ints] = {
             "%tid.x": (threads % x)[None, :],
             "%tid.y": (threads // x % y)[None, :],
@@ -268,6 +268,8 @@ class Values:
         full = f"{operand.name}.{operand.component}" if operand.component else operand.name
         if full in self._special:
             return _number_array(self._special[full])
+        if full.startswith("%ctaid.") and self.shape.cluster_known:
+            return self._place_in_grid(full[-1])
         if operand.name.startswith("%") and operand.name not in self._defs:
             return _term(full)
         variable = self.flow.variables.get(operand.name)
@@ -279,6 +281,12 @@ class Values:
         return Value(
             f"symbol:{operand.name}", np.zeros((1, 1), np.int64)
         )  # a function, or a parameter
+
+    def _place_in_grid(self, axis: str) -> Value:
+        """%ctaid: clusters are aligned in the grid, so it is the place in the cluster and whole clusters before it."""
+        extent = self.shape.cluster["xyz".index(axis)]
+        inside = self._special[f"%cluster_ctaid.{axis}"]
+        return Value("", inside, ((f"%clusterid.{axis}", extent),))
 
     def _address(self, operand: Memory, op: Op) -> Value:
         return self.of(operand.parts[0], op)
@@ -414,6 +422,11 @@ def _bitwise(op: Op, rest: list[Value]) -> Value | None:
     root = op.node.opcode.root
     if root == "and" and len(rest) == 2 and (moved := _leader_address(rest)) is not None:
         return moved
+    if root == "and" and len(rest) == 2:
+        for value, mask in (rest, rest[::-1]):
+            bits = mask.number()
+            if bits is not None and bits > 0 and not bits & bits + 1 and not value.base:
+                return _remainder(value, bits + 1)
     if not all(value.known for value in rest):
         return None
     if root == "not":
@@ -457,9 +470,11 @@ def _compare(op: Op, rest: list[Value]) -> Value | None:
     return _number_array(held)
 
 
-def _select(_: Op, rest: list[Value]) -> Value | None:
-    if len(rest) != 3 or not rest[2].known:
+def _select(op: Op, rest: list[Value]) -> Value | None:
+    if len(rest) != 3:
         return None
+    if not rest[2].known:
+        return _either(op, rest[0], rest[1])
     chosen = rest[2].constant != 0
     if rest[0].known and rest[1].known:
         return _number_array(np.where(chosen, rest[0].constant, rest[1].constant))
@@ -468,13 +483,35 @@ def _select(_: Op, rest: list[Value]) -> Value | None:
     return rest[1] if not bool(np.any(chosen)) else None
 
 
+def _either(op: Op, a: Value, b: Value) -> Value | None:
+    """One of two addresses that differ in unknown terms alone: two slots of one ring."""
+    if not a.base or a.base != b.base or a.cta is not None or b.cta is not None:
+        return None
+    step = gcd(*(factor for _, factor in (*a.unknown, *b.unknown)))
+    if not step or np.any((a.constant - b.constant) % step):
+        return None
+    term = f"{op.operands[0].name} = {op.index}" if isinstance(op.operands[0], Name) else ""
+    return Value(a.base, np.minimum(a.constant, b.constant), ((term, step),)) if term else None
+
+
 def _same(_: Op, rest: list[Value]) -> Value | None:
     return rest[0] if rest else None
 
 
+def _remainder(value: Value, by: int) -> Value | None:
+    """Modulo a number that every unknown term is a multiple of."""
+    if value.base or any(factor % by for _, factor in value.unknown):
+        return None
+    return _number_array(value.constant % by)
+
+
 def _divide(op: Op, rest: list[Value]) -> Value | None:
     by = rest[1].number() if len(rest) > 1 else None
-    if by is None or by == 0 or not rest[0].known:
+    if by is None or by == 0:
+        return None
+    if op.node.opcode.root == "rem" and op.has("u32") and by > 0:
+        return _remainder(rest[0], by)
+    if not rest[0].known:
         return None
     both = rest[0].constant, by
     return _number_array(both[0] // both[1] if op.node.opcode.root == "div" else both[0] % both[1])
