@@ -76,7 +76,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         simulate_launch(many, "b200", launch, record=True)
     )
     audits = []
-    for path in (DATA / "rules" / "CLC-04b_bad.ptx", DATA / "ptx" / "gemm_clc2_full.ptx"):
+    for path in (DATA / "examples" / "clc_early_answer.ptx", DATA / "ptx" / "gemm_clc2_full.ptx"):
         text = path.read_text(encoding="utf-8")
         audits.append(audit_text(parse_ptx(text, path.name), {path.name: text}, AuditOptions()))
     found["audit"] = render_audit_page(audits)

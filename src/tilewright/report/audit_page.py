@@ -47,7 +47,7 @@ class _Note(NamedTuple):
 
 def render_audit_page(audits: Sequence[Audited]) -> str:
     """The page of one or more audited files."""
-    notes = [sorted(_notes(audit), key=lambda n: (n.place.file, n.place.line)) for audit in audits]
+    notes = [sorted(_notes(audit), key=_order) for audit in audits]
     firsts = [0, *accumulate(map(len, notes))]
     notes = [
         [note._replace(number=first + i) for i, note in enumerate(own, 1)]
@@ -72,6 +72,11 @@ def render_audit_page(audits: Sequence[Audited]) -> str:
         scripts=("page.js", "audit.js"),
         data={"audit": as_json(audits)},
     )
+
+
+def _order(note: _Note) -> tuple[str, int, int]:
+    """By place; on one line the worst first."""
+    return note.place.file, note.place.line, list(MARKS).index(note.severity)
 
 
 def _name(file: str) -> str:
