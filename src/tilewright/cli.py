@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright import __version__
+from tilewright.cli_agent import mcp, skill_app
 from tilewright.cli_audit import audit
 from tilewright.cli_bench import bench_app, calibrate, check_app
 from tilewright.cli_emit import emit_app
+from tilewright.cli_gate import gate
 from tilewright.cli_options import (
     BudgetOption,
     BusyOption,
@@ -31,6 +33,7 @@ from tilewright.cli_options import (
 )
 from tilewright.cli_plan import plan_app
 from tilewright.cli_run import run_app
+from tilewright.cli_sweep import sweep
 from tilewright.errors import BadInput, TilewrightError, UnknownName
 
 if TYPE_CHECKING:
@@ -50,6 +53,10 @@ app.add_typer(check_app, name="run")
 app.add_typer(bench_app, name="bench")
 app.command()(calibrate)
 app.command()(audit)
+app.command()(gate)
+app.command()(mcp)
+app.command()(sweep)
+app.add_typer(skill_app, name="skill")
 app.add_typer(run_app)  # its commands stand beside the others
 
 
@@ -179,8 +186,9 @@ def simulate(
     as_json: JsonOption = False,
 ) -> None:
     """Tail, fairness and makespan of tile costs under each scheduler."""
+    from tilewright.device import load
     from tilewright.launch import Launch, simulate_launch
-    from tilewright.problem import parse_costs
+    from tilewright.lists import parse_costs
     from tilewright.report.tables import simulation_document
 
     launch = Launch(
@@ -196,9 +204,10 @@ def simulate(
         workers=workers,
         clc_depth=clc_depth,
     )
+    chip = None if device is None else load(device)
     drawn = html is not None or trace is not None
     found = simulate_launch(
-        parse_costs(costs), device, launch, scheduler=scheduler, order=order, record=drawn
+        parse_costs(costs), chip, launch, scheduler=scheduler, order=order, record=drawn
     )
     if html is not None:
         from tilewright.report.simulation_page import render_simulation_page

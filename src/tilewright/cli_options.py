@@ -55,6 +55,9 @@ VerifyOption = Annotated[
 CostsOption = Annotated[
     Path | None, typer.Option("--costs", help="Write the tile costs to this CSV.")
 ]
+PartOption = Annotated[
+    str | None, typer.Option("--part", help="Print one part alone, like contract.barriers.")
+]
 
 
 def parse_triple(name: str, text: str | None) -> tuple[int, int, int] | None:

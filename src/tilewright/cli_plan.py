@@ -24,6 +24,7 @@ from tilewright.cli_options import (
     HtmlOption,
     JsonOption,
     MarkdownOption,
+    PartOption,
     SchedulerOption,
     SwapOption,
     TileOption,
@@ -60,16 +61,16 @@ class Asked(NamedTuple):
 
 
 def add_command(
-    group: typer.Typer, name: str, read: Callable[..., Asked], finish: Callable[..., None]
+    group: typer.Typer, name: str, read: Callable[..., Asked], finish: Callable[..., object]
 ) -> None:
     """A command with the options of both: `read` makes what is asked, `finish` does it."""
     readers = inspect.signature(read, eval_str=True).parameters
     finishers = dict(inspect.signature(finish, eval_str=True).parameters)
     finishers.pop("asked")
 
-    def command(**given: object) -> None:
+    def command(**given: object) -> object:
         asked = read(**{option: given[option] for option in readers})
-        finish(asked, **{option: given[option] for option in finishers})
+        return finish(asked, **{option: given[option] for option in finishers})
 
     options = [
         option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -113,6 +114,7 @@ def _plan(
     trace: TraceOption = None,
     verify: VerifyOption = False,
     costs: CostsOption = None,
+    part: PartOption = None,
 ) -> None:
     """What every `plan` command does with its problem."""
     from tilewright.device import load
@@ -132,21 +134,24 @@ def _plan(
     plan = plan_of(draft, problem, chip)
     if html is not None or trace is not None:
         _write_views(draft, plan, chip, html, trace)
+    found = None if part is None else plan.part(part)
     if as_json:
-        typer.echo(plan.model_dump_json(indent=2))
+        text = plan.model_dump_json(indent=2) if part is None else json.dumps(found, indent=2)
+        typer.echo(text)
         return
     if html is not None or trace is not None:
         typer.echo(plan.conclusion.summary)
         print_written(html, trace)
         return
-    from tilewright.report.document import plan_document
+    from tilewright.report.document import part_document, plan_document
 
+    document = plan_document(plan) if part is None else part_document(part, found)
     if markdown:
         from tilewright.report.markdown import render_markdown
 
-        typer.echo(render_markdown(plan_document(plan)), nl=False)
+        typer.echo(render_markdown(document), nl=False)
     else:
-        print_blocks(plan_document(plan))
+        print_blocks(document)
 
 
 def _write_views(
@@ -251,7 +256,8 @@ def read_grouped(
     clc_depth: DepthOption = 1,
 ) -> Asked:
     """A grouped GEMM (MoE): one GEMM a group, ragged along M or along K."""
-    from tilewright.problem import GroupedGemm, parse_integers
+    from tilewright.lists import parse_integers
+    from tilewright.problem import GroupedGemm
 
     problem = GroupedGemm.of(
         {
@@ -292,7 +298,8 @@ def read_attention(
     clc_depth: DepthOption = 1,
 ) -> Asked:
     """Attention forward over sequences of their own lengths."""
-    from tilewright.problem import Attention, parse_dtype, parse_integers
+    from tilewright.lists import parse_integers
+    from tilewright.problem import Attention, parse_dtype
 
     problem = Attention.of(
         {
@@ -326,7 +333,8 @@ def read_tiles(
     clc_depth: DepthOption = 1,
 ) -> Asked:
     """A list of tile costs: which scheduler, what residency, what tail."""
-    from tilewright.problem import TileList, parse_costs
+    from tilewright.lists import parse_costs
+    from tilewright.problem import TileList
 
     problem = TileList.of(
         {

@@ -149,6 +149,11 @@ class Device:
     cluster_tile_cycles: float | None = _fact("cycles")
     queue_fetch_cycles: float | None = _fact("cycles")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Facts travel to other processes as a plain dict, since a read-only view is not pickled."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return _unpickled, ({**values, "facts": dict(self.facts)},)
+
     def need(self, name: str, why: str) -> float:
         """The value of a fact that an answer cannot do without.
 
@@ -192,6 +197,10 @@ _NEEDS = (
     ("clc_multicast", "clc"),
 )
 _FACT_KEYS = {"value", "unit", "kind", "source", "plausible", "note", "checked", "record"}
+
+
+def _unpickled(values: dict[str, Any]) -> Device:
+    return Device(**{**values, "facts": MappingProxyType(values["facts"])})
 
 
 def known_devices() -> list[str]:

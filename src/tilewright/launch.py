@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tilewright.device import load
 from tilewright.errors import BadInput, UnknownName
 from tilewright.problem import TileList
+from tilewright.records import Records
 from tilewright.residency import CtaResources, find_residency
 from tilewright.schedule import overheads_for, schedulers_for, unknown_overheads
 from tilewright.sim import (
@@ -91,10 +91,20 @@ class Simulation:
                 out[name]["makespan_us_worst"] = self.worst[name].makespan_us
         return out
 
+    def table(self) -> Records:
+        """A row a scheduler, for pandas, polars and notebooks."""
+        return Records({"scheduler": name, **row} for name, row in self.as_dict().items())
+
+    def _repr_html_(self) -> str:
+        from tilewright.report.fragment import render_fragment  # noqa: PLC0415  (only notebooks show)
+        from tilewright.report.tables import simulation_document  # noqa: PLC0415
+
+        return render_fragment(simulation_document(self))
+
 
 def simulate_launch(
     costs: Mapping[str, Sequence[float]],
-    device: str | None,
+    device: Device | None,
     launch: Launch,
     *,
     scheduler: str = "all",
@@ -105,7 +115,7 @@ def simulate_launch(
 
     Args:
         costs: costs_cycles or costs_us, as `parse_costs` gives them.
-        device: a device's name or file; None for the pure model with `launch.workers` slots.
+        device: None for the pure model with `launch.workers` slots.
         record: keep a timeline of each scheduler.
     Raises:
         BadInput: neither a device nor workers; nothing resident.
@@ -117,18 +127,17 @@ def simulate_launch(
         raise UnknownName("scheduler", scheduler, ("all", *SCHEDULERS))
     if device is None:
         return _pure(costs, launch, scheduler, order, record=record)
-    chip = load(device)
     size = math.prod(launch.cluster_shape)
     cta = CtaResources(launch.threads, launch.smem_bytes, launch.regs, launch.tmem_columns)
-    idle = find_residency(cta, size, chip, sm_budget=launch.sm_budget)
-    left = find_residency(cta, size, chip, sm_budget=launch.sm_budget, busy_sms=launch.busy_sms)
+    idle = find_residency(cta, size, device, sm_budget=launch.sm_budget)
+    left = find_residency(cta, size, device, sm_budget=launch.sm_budget, busy_sms=launch.busy_sms)
     slots = idle.resident_clusters
     if slots == 0:
         raise BadInput(f"no cluster of {launch.cluster_shape} is resident: {idle.limited_by}")
-    tiles = TileList.of(costs).costs(chip.sm_clock_mhz)
-    overheads = overheads_for(chip, size, launch.prologue_cycles)
-    until = None if launch.busy_us is None else round(chip.us_to_cycles(launch.busy_us))
-    names = _names(scheduler, chip)
+    tiles = TileList.of(costs).costs(device.sm_clock_mhz)
+    overheads = overheads_for(device, size, launch.prologue_cycles)
+    until = None if launch.busy_us is None else round(device.us_to_cycles(launch.busy_us))
+    names = _names(scheduler, device)
 
     def run(name: Scheduler, free: int, *, record: bool = False) -> Run:
         held = Busy(slots=slots - free, end_cycles=until)
@@ -152,20 +161,20 @@ def simulate_launch(
         )
     left_over = [free for free in range(worst, kindest + 1) if free or ends]
     runs = {
-        name: {free: metrics(run(name, free), chip.sm_clock_mhz) for free in left_over}
+        name: {free: metrics(run(name, free), device.sm_clock_mhz) for free in left_over}
         for name in names
     }
     best = {
         name: min(found, key=lambda free: found[free].makespan_us) for name, found in runs.items()
     }
-    notes = _notes(chip, names, scheduler, overheads)
+    notes = _notes(device, names, scheduler, overheads)
     if worst == 0 and not ends:
         notes.append(
             "with the worst placement no slot is left: the kernel waits for the other one to end"
         )
     return Simulation(
         num_tiles=len(tiles),
-        where=_where(slots, size, chip, launch, kindest, worst),
+        where=_where(slots, size, device, launch, kindest, worst),
         metrics={name: runs[name][best[name]] for name in names},
         worst={
             name: max(runs[name].values(), key=lambda found: found.makespan_us) for name in names
@@ -176,7 +185,7 @@ def simulate_launch(
         timelines=tuple(
             of_run(
                 run(name, best[name], record=True),
-                chip.sm_clock_mhz,
+                device.sm_clock_mhz,
                 response_cycles=overheads.clc_latency_cycles,
                 ctas_per_slot=size,
                 sms_per_slot=size if idle.ctas_per_sm == 1 else None,

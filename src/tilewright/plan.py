@@ -67,7 +67,7 @@ def plan_of(draft: Draft, problem: Workload, device: Device) -> Plan:
         tilewright=__version__,
         problem=problem.model_dump(),
         device=_device(device),
-        conclusion=_conclusion(draft, device, problem),
+        conclusion=conclude(draft, device, problem),
         evidence=tuple(_evidence(draft, device)),
         contract=_contract(draft, device),
         schedule=_schedule(draft, outcomes),
@@ -97,7 +97,8 @@ def _device(device: Device) -> dict[str, Any]:
     }
 
 
-def _conclusion(draft: Draft, device: Device, problem: Workload) -> Conclusion:
+def conclude(draft: Draft, device: Device, problem: Workload) -> Conclusion:
+    """The answer of a draft, in words and numbers."""
     decision = draft.decision
     chosen = decision.chosen
     applies = decision.answers != ("leave-it-alone",)

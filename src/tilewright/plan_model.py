@@ -11,7 +11,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from tilewright.decide import Answer
+from tilewright.errors import UnknownName
 from tilewright.evidence import Evidence
+from tilewright.records import Records, records_of
 
 
 class _Part(BaseModel):
@@ -206,3 +208,33 @@ class Plan(_Part):
     schedule: ScheduleTables
     validation: Validation
     risks: tuple[Risk, ...]
+
+    def part(self, path: str) -> Any:
+        """One part as JSON data, named by its keys: "contract.barriers".
+
+        Raises:
+            UnknownName: lists the keys that the parent has.
+        """
+        found: Any = self.model_dump(mode="json")
+        for depth, key in enumerate(keys := path.split(".")):
+            known = found if isinstance(found, dict) else {}
+            if key not in known:
+                parent = ".".join(keys[:depth])
+                raise UnknownName(f"part of {parent}" if parent else "part of a plan", key, known)
+            found = known[key]
+        return found
+
+    def table(self, path: str) -> Records:
+        """One part that is a table, for pandas, polars and notebooks: "contract.residency", "schedule.options".
+
+        Raises:
+            UnknownName: no such part.
+            BadInput: it is no table.
+        """
+        return records_of(self.part(path), path)
+
+    def _repr_html_(self) -> str:
+        from tilewright.report.document import plan_document  # noqa: PLC0415  (only notebooks show)
+        from tilewright.report.fragment import render_fragment  # noqa: PLC0415
+
+        return render_fragment(plan_document(self))

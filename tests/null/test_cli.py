@@ -312,3 +312,18 @@ def test_importing_the_package_is_light() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_one_part_of_a_plan() -> None:
+    """The part alone equals the part of the whole, as data, text and Markdown."""
+    whole = json.loads(run(*GEMM, "--m", "4096", "--n", "4096", "--k", "4096", "--json").stdout)
+    args = (*GEMM, "--m", "4096", "--n", "4096", "--k", "4096", "--part")
+    assert json.loads(run(*args, "contract.tmem", "--json").stdout) == whole["contract"]["tmem"]
+    assert json.loads(run(*args, "risks", "--json").stdout) == whole["risks"]
+    assert f"columns: {whole['contract']['tmem']['columns']}" in run(*args, "contract.tmem").stdout
+    assert run(*args, "contract.tmem", "--markdown").stdout.startswith("## contract.tmem")
+    wrong = run(*args, "contract.barrier")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert 'unknown part of contract "barrier"' in wrong.stderr
+    assert 'Did you mean "barriers"?' in wrong.stderr
+    assert 'unknown part of risks "0"' in run(*args, "risks.0").stderr

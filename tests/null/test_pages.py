@@ -202,7 +202,7 @@ def test_a_run_longer_than_32_bits_of_nanoseconds_is_packed_in_coarser_ticks() -
 def test_a_simulation_s_page() -> None:
     costs = {"costs_cycles": [20000.0] * 594 + [90000.0] * 30}
     launch = Launch(threads=128, smem_bytes=204800, busy_sms=33, busy_us=300)
-    found = simulate_launch(costs, "h200", launch, record=True)
+    found = simulate_launch(costs, load("h200"), launch, record=True)
     page = render_simulation_page(found)
     reader = Reader(page)
     check_sound(reader, page)

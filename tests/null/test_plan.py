@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
@@ -13,9 +13,12 @@ from hypothesis import given, settings, strategies as st
 from tilewright import Attention, Gemm, GroupedGemm, Options, Plan, TileList, load, make_plan
 from tilewright.candidates import Busy
 from tilewright.errors import BadInput, NoFit, Unsupported
+from tilewright.lists import parse_integers
 from tilewright.plan import draft_of
-from tilewright.problem import Workload, parse_integers
 from tilewright.verify import verify
+
+if TYPE_CHECKING:
+    from tilewright.problem import Workload
 
 DATA = Path(__file__).parent.parent / "data"
 SCHEMA = json.loads((DATA.parent.parent / "docs" / "plan.schema.json").read_text())

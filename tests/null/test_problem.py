@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tilewright.errors import BadInput, UnknownName
-from tilewright.problem import (
-    Attention,
-    Gemm,
-    GroupedGemm,
-    TileList,
-    parse_costs,
-    parse_integers,
-)
+from tilewright.lists import parse_costs, parse_integers
+from tilewright.problem import Attention, Gemm, GroupedGemm, TileList
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,6 +190,7 @@ def test_inline_and_file_lists(tmp_path: Path) -> None:
         ("1,two,3", 'entry 1 is "two"'),
         ("[1, null]", 'entry 1 is "None"'),
         ("[1, 2", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
         ("1\n2.5\n", "whole number"),
         ("[]", "empty"),
         ("1,nan", "not a number"),

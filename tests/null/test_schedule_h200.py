@@ -272,10 +272,10 @@ def test_an_interval_of_makespans() -> None:
     """66 static workers of one tile each: two rounds with 33 to 49 slots left; 132 tiles dynamically: 3 or 4."""
     cluster = Launch(cluster_shape=(2, 1, 1), threads=128, smem_bytes=204_800, busy_sms=33)
     tile = 1_000_000  # overheads are under a thousandth of it
-    one = simulate_launch({"costs_cycles": [tile] * 66}, "h200", cluster)
+    one = simulate_launch({"costs_cycles": [tile] * 66}, H200, cluster)
     for found in (one.metrics, one.worst):
         assert found["static"].makespan_us == pytest.approx(2 * tile / 1980, rel=0.01)
-    two = simulate_launch({"costs_cycles": [tile] * 132}, "h200", cluster)
+    two = simulate_launch({"costs_cycles": [tile] * 132}, H200, cluster)
     assert two.metrics["dynamic_atomic"].makespan_us == pytest.approx(3 * tile / 1980, rel=0.01)
     assert two.worst["dynamic_atomic"].makespan_us == pytest.approx(4 * tile / 1980, rel=0.01)
     assert two.as_dict()["static"]["makespan_us_worst"] == two.worst["static"].makespan_us
@@ -284,7 +284,7 @@ def test_an_interval_of_makespans() -> None:
 def test_nothing_left_beside_the_other_kernel() -> None:
     every = Launch(cluster_shape=(2, 1, 1), threads=128, smem_bytes=204_800, busy_sms=132)
     with pytest.raises(BadInput, match="no slot is left"):
-        simulate_launch({"costs_cycles": [10.0] * 4}, "h200", every)
+        simulate_launch({"costs_cycles": [10.0] * 4}, H200, every)
 
 
 # --- simulate_launch ------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ SPIN = Launch(threads=128, smem_bytes=204_800, prologue_cycles=2000)
 
 def test_simulate_launch_reproduces_a_measured_launch() -> None:
     """594 tiles of 20000 cycles: 51.94 us measured for static, 54.66 for the queue, 59.07 for one each."""
-    found = simulate_launch({"costs_cycles": [20000] * 594}, "h200", SPIN).metrics
+    found = simulate_launch({"costs_cycles": [20000] * 594}, H200, SPIN).metrics
     assert found["static"].makespan_us == pytest.approx(51.94, rel=0.01)
     assert found["dynamic_atomic"].makespan_us == pytest.approx(54.66, rel=0.01)
     assert found["single_tile"].makespan_us == pytest.approx(59.07, rel=0.01)
@@ -306,7 +306,7 @@ def test_simulate_launch_beside_a_busy_kernel() -> None:
     launch = Launch(
         threads=128, smem_bytes=204_800, prologue_cycles=2000, busy_sms=33, busy_us=3000
     )
-    answer = simulate_launch({"costs_cycles": [20000] * 594}, "h200", launch)
+    answer = simulate_launch({"costs_cycles": [20000] * 594}, H200, launch)
     assert answer.metrics["static"].makespan_us == pytest.approx(84.86, rel=0.02)
     assert answer.metrics["dynamic_atomic"].makespan_us == pytest.approx(66.53, rel=0.02)
     assert not answer.worst

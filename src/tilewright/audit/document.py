@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.report.document import Block, Bullets, Heading, Table
+from tilewright.report.document import Block, Bullets, Code, Heading, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tilewright.audit.contract import BarrierRow, KernelContract, Party
+    from tilewright.audit.run import Audited
 
 UNKNOWN = "unknown"
+
+
+def audit_document(audited: Audited) -> Iterator[Block]:
+    """The findings of one file with their lines, then each kernel's contract."""
+    from tilewright.audit.outputs import render_text  # noqa: PLC0415  (it knows the rules)
+
+    *lines, summary = render_text([audited])
+    yield Heading(f"Audit: {summary}")
+    if lines:
+        yield Code("\n".join(lines))
+    if audited.differences:
+        yield Bullets(tuple(f"differs from the plan: {each}" for each in audited.differences))
+    for contract in audited.contracts:
+        yield from contract_document(contract)
 
 
 def contract_document(contract: KernelContract) -> Iterator[Block]:

@@ -11,6 +11,7 @@ from tilewright.audit.kernel import Kernel, Options
 from tilewright.audit.locate import Baseline, Located, Locator, PlaceOf
 from tilewright.audit.rules import RULES
 from tilewright.ptx.finding import Finding, NotDecided
+from tilewright.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,6 +40,25 @@ class Report:
     def errors(self) -> tuple[Finding, ...]:
         """Findings that are errors."""
         return tuple(f for f in self.findings if f.severity == "error")
+
+    def table(self) -> Records:
+        """A row a finding, for pandas, polars and notebooks."""
+        return Records(
+            {
+                "id": f.rule,
+                "severity": f.severity,
+                "file": f.span.file,
+                "line": f.span.line,
+                "message": f.message,
+                "kernel": f.kernel,
+                "other_line": f.other.line if f.other else None,
+                "help": RULES[f.rule].help,
+            }
+            for f in self.findings
+        )
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
 
 def load_rules() -> None:
@@ -95,6 +115,18 @@ class Audited:
     differences: tuple[str, ...] = ()
     file: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    def table(self) -> Records:
+        """A row a finding, as `audit --json` has them, for pandas, polars and notebooks."""
+        from tilewright.audit.outputs import as_json  # noqa: PLC0415  (it knows this class)
+
+        return Records(as_json([self])["findings"])
+
+    def _repr_html_(self) -> str:
+        from tilewright.audit.document import audit_document  # noqa: PLC0415  (only notebooks show)
+        from tilewright.report.fragment import render_fragment  # noqa: PLC0415
+
+        return render_fragment(audit_document(self))
 
 
 def audit_text(

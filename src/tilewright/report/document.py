@@ -75,6 +75,12 @@ def plan_document(plan: Plan) -> Iterator[Block]:
     yield from _evidence(plan)
 
 
+def part_document(path: str, found: Any) -> Iterator[Block]:
+    """One part of a plan, under its name."""
+    yield Heading(path)
+    yield from _any(found)
+
+
 def _conclusion(plan: Plan) -> Iterator[Block]:
     c = plan.conclusion
     yield Heading(f"Conclusion: {plan_subject(plan)}")
