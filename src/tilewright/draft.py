@@ -107,15 +107,18 @@ class Draft:
         if self.work.num_tiles <= most_tiles:
             names += [name for name in schedulers if name != chosen.scheduler]
         size, each = self.residency.cluster_size, self.residency.ctas_per_sm
-        return [
-            of_run(
-                self.work.run(
-                    name, order=chosen.order if name == chosen.scheduler else "given", record=True
-                ).run,
-                device.sm_clock_mhz,
-                response_cycles=self.work.overheads.clc_latency_cycles,
-                ctas_per_slot=size,
-                sms_per_slot=size if each == 1 else None,
+        found = []
+        for name in names:
+            order = chosen.order if name == chosen.scheduler else "given"
+            run = self.work.run(name, order=order, record=True).run
+            found.append(
+                of_run(
+                    run,
+                    device.sm_clock_mhz,
+                    response_cycles=self.work.overheads.clc_latency_cycles,
+                    ctas_per_slot=size,
+                    sms_per_slot=size if each == 1 else None,
+                    first_tile=self.work.num_tiles - len(run.costs_cycles),
+                )
             )
-            for name in names
-        ]
+        return found

@@ -113,12 +113,14 @@ def of_run(
     response_cycles: int = 0,
     ctas_per_slot: int = 1,
     sms_per_slot: int | None = None,
+    first_tile: int = 0,
 ) -> Timeline:
     """A simulated run. Its requests and the workers of `single_tile` are there when it was recorded.
 
     Args:
         clock_mhz: cycles a microsecond.
         response_cycles: from a request to its response.
+        first_tile: number of the run's tile 0, where those before it were not simulated.
     """
     scale = 1000.0 / clock_mhz
 
@@ -131,7 +133,7 @@ def of_run(
 
     spans = map(
         TileSpan,
-        run.tile.tolist(),
+        (run.tile + first_tile).tolist(),
         run.worker.tolist(),
         run.slot.tolist(),
         all_ns(run.start_cycles),
@@ -149,7 +151,7 @@ def of_run(
                 each.slot,
                 ns(each.time_cycles),
                 ns(each.time_cycles + response_cycles),
-                each.item,
+                each.item if each.item == DECLINED else each.item + first_tile,
             )
             for each in run.requests
         ),

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tilewright.device import load
+from tilewright.draft import Options
 from tilewright.kernels.abi import REQUESTS
 from tilewright.kernels.harness import TIMELINE
+from tilewright.plan import draft_of
+from tilewright.problem import TileList
 from tilewright.report.trace import problems, render_trace
+from tilewright.schedule import schedulers_for
 from tilewright.sim import Busy, Disturbance, Overheads, Run, Scheduler, simulate
 from tilewright.timeline import DECLINED, of_run, of_times
 
@@ -116,6 +121,16 @@ def test_rounding_to_nanoseconds_leaves_no_overlap() -> None:
         assert span.start_ns >= ends.get(span.slot, 0)
         ends[span.slot] = span.end_ns
     assert timeline.busy_ns == pytest.approx(4000 * 3 * 1000 / 1856, abs=4000)
+
+
+def test_of_a_long_list_the_last_tiles_keep_their_numbers() -> None:
+    chip = load("h200")
+    costs = TileList.of({"costs_cycles": [1000.0] * 210_000})
+    draft = draft_of(costs, chip, Options())
+    [timeline] = draft.timelines(schedulers_for(chip), chip)
+    numbers = sorted(span.tile for span in timeline.spans)
+    assert numbers == list(range(210_000 - len(numbers), 210_000))
+    assert 200_000 <= len(numbers) < 200_000 + draft.work.slots
 
 
 def test_slots_in_foreign_hands() -> None:

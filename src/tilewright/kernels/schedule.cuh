@@ -120,7 +120,7 @@ class Sequence {
                 mbarrier_wait(shared.throttle, begun);
                 mbarrier_wait(shared.finished + 8 * request.slot, request.phase ^ 1);
             }
-            const u64 asked = config::timeline ? tile_times::now_ns() : 0;
+            [[maybe_unused]] const u64 asked = config::timeline ? tile_times::now_ns() : 0;
             if constexpr (uses_clc) {
                 request_cluster(request.slot, rank);
                 more = read_answer();

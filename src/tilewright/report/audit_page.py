@@ -47,7 +47,7 @@ class _Note(NamedTuple):
 
 def render_audit_page(audits: Sequence[Audited]) -> str:
     """The page of one or more audited files."""
-    notes = [sorted(_notes(audit), key=lambda n: (n.place.file, n.place.line)) for audit in audits]
+    notes = [sorted(_notes(audit), key=_order) for audit in audits]
     firsts = [0, *accumulate(map(len, notes))]
     notes = [
         [note._replace(number=first + i) for i, note in enumerate(own, 1)]
@@ -62,10 +62,9 @@ def render_audit_page(audits: Sequence[Audited]) -> str:
         ]
     for number, audit in enumerate(audits):
         body += [_contract(audit, contract, number) for contract in audit.contracts]
-    names = [_name(audit.file) for audit in audits]
-    title = f"Audit of {', '.join(names[:3])}" + (
-        f" and {len(names) - 3} more" if names[3:] else ""
-    )
+    names = ", ".join(_name(audit.file) for audit in audits[:3]) or "no PTX"
+    more = f" and {len(audits) - 3} more" if len(audits) > 3 else ""
+    title = f"Audit of {names}{more}"
     return render_page(
         title,
         "\n".join(body),
@@ -73,6 +72,11 @@ def render_audit_page(audits: Sequence[Audited]) -> str:
         scripts=("page.js", "audit.js"),
         data={"audit": as_json(audits)},
     )
+
+
+def _order(note: _Note) -> tuple[str, int, int]:
+    """By place; on one line the worst first."""
+    return note.place.file, note.place.line, list(MARKS).index(note.severity)
 
 
 def _name(file: str) -> str:
@@ -132,7 +136,7 @@ def _summary(audits: Sequence[Audited]) -> str:
 
 def _list(notes: Sequence[_Note]) -> str:
     if not notes:
-        return ""
+        return f'<section aria-labelledby="findings">{heading("Findings", 1)}<p>None.</p></section>'
     severities = [name for name in MARKS if any(note.severity == name for note in notes)]
     boxes = "".join(
         f'<label><input type="checkbox" value="{name}" checked> {MARKS[name]} {name}</label>'

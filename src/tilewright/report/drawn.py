@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from tilewright.timeline import Timeline
 
+WITH_TIMELINE = ("page.js", "runs.js", "raster.js", "timeline.js")
+"""Scripts of a page with timelines, in order."""
+
 MOST_TICKS = 2**31 - 1
 
 
@@ -76,7 +79,7 @@ CAPTION = (
 )
 
 
-def timeline_figure(timelines: Sequence[Timeline]) -> str:
+def timeline_figure(timelines: Sequence[Timeline], note: str = "") -> str:
     """The element that `timeline.js` fills; its data is the page's JSON `timelines`."""
     names = [f"{t.scheduler}" for t in timelines]
     choices = "".join(
@@ -104,5 +107,5 @@ def timeline_figure(timelines: Sequence[Timeline]) -> str:
         '0 shows all, t shows the tail."></canvas><div class="tip" hidden></div></div>'
         '<p class="picked" aria-live="polite">No tile selected: click one, or use the arrow keys.</p>'
         "<noscript><p>The timeline needs JavaScript; its numbers are in the table above.</p></noscript>"
-        f"<figcaption>{CAPTION}</figcaption></figure>"
+        f"<figcaption>{note}{CAPTION}</figcaption></figure>"
     )

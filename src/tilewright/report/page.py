@@ -27,12 +27,15 @@ KINDS = ("documented", "queried", "measured", "derived", "assumed")
 SHORT, LONG = 24, 40
 """Characters up to which a column is never folded, and from which its cells are prose."""
 
-NARROW = 52
-"""Characters that a phone shows side by side; wider rows become lists there, unless they are all numbers."""
+NARROW, FEW = 52, 16
+"""Characters that a phone shows side by side. Wider rows become lists there if they are few or hold prose; tables of
+numbers stay tables, to be scrolled."""
 
 _KIND = re.compile(r"\[(" + "|".join(KINDS) + r")\]")
 _HEADING = re.compile(r'<h([23]) id="([^"]+)">([^<]+)</h')
 _SOURCE = re.compile(r"^\[(\d+)\]")
+_NAME = re.compile(r"[\w.:]{17,}")
+_JOINT = re.compile(r"(_|::|\.)(?=\w)")
 _QUOTED = re.compile(r"`([^`]+)`")
 
 
@@ -144,8 +147,9 @@ def slug(name: str) -> str:
 
 
 def text(value: str) -> str:
-    """Escaped, with kinds of numbers as chips and quoted words as code."""
-    marked = _KIND.sub(lambda found: chip(found[1]), escape(value, quote=False))
+    """Escaped, with kinds of numbers as chips, quoted words as code, and long names foldable at their joints."""
+    folded = _NAME.sub(lambda found: _JOINT.sub(r"\1<wbr>", found[0]), escape(value, quote=False))
+    marked = _KIND.sub(lambda found: chip(found[1]), folded)
     return _QUOTED.sub(r"<code>\1</code>", marked)
 
 
@@ -188,7 +192,8 @@ def render_table(table: Table) -> str:
     if (longest > LONG and len(widths) > 6) or longest > 6 * LONG:
         return _records(table)
     numbers = len(table.numeric) >= len(widths) - 1
-    stack = " stack" if sum(widths) > NARROW and not numbers else ""
+    read_by_row = longest > LONG or len(table.rows) <= FEW
+    stack = " stack" if sum(widths) > NARROW and read_by_row and not numbers else ""
     kinds = [_class(table, i, width) for i, width in enumerate(widths)]
     head = "".join(
         f'<th scope="col"{kinds[i]}>{escape(name)}</th>' for i, name in enumerate(table.columns)
@@ -216,8 +221,8 @@ def _cell(column: str, cell: str) -> str:
 
 
 def _class(table: Table, column: int, width: int) -> str:
-    if column in table.numeric and width <= LONG:
-        return ' class="number"'
+    if column in table.numeric:
+        return ' class="number"' if width <= SHORT else ' class="number list"'
     return ' class="short"' if width <= SHORT else ""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.report import figures
 from tilewright.report.cluster_figure import tile_map
 from tilewright.report.document import plan_document, plan_subject
-from tilewright.report.drawn import pack, pack_timeline, timeline_figure
+from tilewright.report.drawn import WITH_TIMELINE, pack, pack_timeline, timeline_figure
 from tilewright.report.page import KINDS_LEGEND, heading, render_blocks, render_page
 
 if TYPE_CHECKING:
@@ -35,21 +35,29 @@ def render_plan_page(
         "roofline": figures.roofline(plan),
         "schedulers": figures.schedulers(plan),
         "residency": figures.residency(plan),
-        "tile_map": _beside(tile_map(plan), _raster_figure() if tiles and timelines else ""),
+        "tile_map": _beside(
+            tile_map(plan), _raster_figure(timelines) if tiles and timelines else ""
+        ),
     }
     if timelines:
-        drawn["timeline"] = heading("Timeline", 2) + timeline_figure(timelines)
+        first = _first(timelines)
+        note = (
+            f"The last {plan.schedule.tiles - first} of {plan.schedule.tiles} tiles. "
+            if first
+            else ""
+        )
+        drawn["timeline"] = heading("Timeline", 2) + timeline_figure(timelines, note)
     body = render_blocks(plan_document(plan), drawn, first="Conclusion")
     data: dict[str, Any] = {"plan": plan.model_dump(mode="json")}
     if timelines:
         data["timelines"] = [pack_timeline(each) for each in timelines]
     if tiles and timelines:
-        data["tiles"] = _coordinates(tiles, plan.schedule.tiles - _simulated(timelines))
+        data["tiles"] = _coordinates(tiles, _first(timelines))
     return render_page(
         plan_subject(plan),
         body,
         lead=KINDS_LEGEND,
-        scripts=("page.js", "timeline.js") if timelines else ("page.js",),
+        scripts=WITH_TIMELINE if timelines else ("page.js",),
         data=data,
     )
 
@@ -58,20 +66,22 @@ def _beside(*drawings: str) -> str:
     return f'<div class="beside">{"".join(drawings)}</div>'
 
 
-def _simulated(timelines: Sequence[Timeline]) -> int:
-    return len({span.tile for span in timelines[0].spans})
+def _first(timelines: Sequence[Timeline]) -> int:
+    """The first tile that was simulated."""
+    return min((span.tile for span in timelines[0].spans), default=0)
 
 
-def _coordinates(tiles: TileMap, skipped: int) -> dict[str, Any]:
-    """Of each simulated tile: its rows and columns of cluster tiles, groups one below the other."""
-    found = tiles.coordinates()[skipped:]
+def _coordinates(tiles: TileMap, first: int) -> dict[str, Any]:
+    """Of each tile from `first` on: its rows and columns of cluster tiles, groups one below the other."""
+    found = tiles.coordinates()[first:]
     tall = np.tile(tiles.m_tiles, tiles.groups.repeat)
     tops = np.concatenate([[0], np.cumsum(tall)])
     x, y, _ = tiles.cluster_shape
     return {
+        "first": first,
         "count": len(found),
-        "rows": int(tops[-1]),
-        "columns": int(tiles.n_tiles.max(initial=0)),
+        "down": int(tops[-1]),
+        "across": int(tiles.n_tiles.max(initial=0)),
         "tile_m": tiles.cta_tile.m * x,
         "tile_n": tiles.cta_tile.n * y,
         "groups": len(tall),
@@ -79,10 +89,12 @@ def _coordinates(tiles: TileMap, skipped: int) -> dict[str, Any]:
     }
 
 
-def _raster_figure() -> str:
+def _raster_figure(timelines: Sequence[Timeline]) -> str:
+    first = _first(timelines)
+    left_out = f" Tiles before {first} are left out." if first else ""
     return (
         '<figure class="raster" id="raster"><canvas role="img" aria-label="Cluster tiles of D in the order of the '
         'raster: done, in flight and waiting at one moment"></canvas><figcaption>D in cluster tiles at <output>'
         "half the run</output>: filled are done, outlined in flight, empty wait. The moment is where the pointer or the "
-        "selection is in the timeline.</figcaption></figure>"
+        f"selection is in the timeline.{left_out}</figcaption></figure>"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.report.drawn import pack_timeline, timeline_figure
+from tilewright.report.drawn import WITH_TIMELINE, pack_timeline, timeline_figure
 from tilewright.report.figures import scheduler_bars
 from tilewright.report.page import KINDS_LEGEND, heading, render_blocks, render_page
 from tilewright.report.tables import simulation_document, simulation_subject
@@ -31,7 +31,7 @@ def render_simulation_page(found: Simulation) -> str:
         simulation_subject(found),
         body,
         lead=KINDS_LEGEND,
-        scripts=("page.js", "timeline.js"),
+        scripts=WITH_TIMELINE,
         data={
             "simulation": found.as_dict(),
             "timelines": [pack_timeline(each) for each in found.timelines],

@@ -26,15 +26,59 @@ from tilewright.timeline import DECLINED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tilewright.timeline import TileSpan, Timeline
+    from tilewright.timeline import Timeline
 
 Event = dict[str, Any]
 
 LANES = 4
 """Tracks that a slot and rank may have side by side; a fifth tile at once would hide in the last."""
 
-REQUESTS, FOREIGN = 1_000_000, 2_000_000
-"""First thread ids of the tracks beside the workers'."""
+
+class _Tracks:
+    """Thread ids: those of a slot lie together, its CTAs' lanes first, then its requests' and its foreign kernels'.
+
+    Attributes:
+        of_tile: where the slice of each (worker, tile) went.
+    """
+
+    def __init__(self, timeline: Timeline, pid: int) -> None:
+        self.pid = pid
+        self.of_tile: dict[tuple[int, int], int] = {}
+        self._groups = max(timeline.ctas_per_slot, 1) + 2
+        self._ends: dict[int, list[int]] = defaultdict(list)
+
+    def tiles(self, slot: int, rank: int) -> int:
+        return (slot * self._groups + rank) * LANES + 1
+
+    def requests(self, slot: int) -> int:
+        return self.tiles(slot, self._groups - 2)
+
+    def foreign(self, slot: int) -> int:
+        return self.tiles(slot, self._groups - 1)
+
+    def lay(
+        self, first: int, track: str, name: str, start_ns: int, end_ns: int, **args: object
+    ) -> Iterator[Event]:
+        """A slice on the first lane that is free, from thread id `first` on; a new lane is named."""
+        lanes = self._ends[first]
+        lane = next((i for i, end in enumerate(lanes) if end <= start_ns), len(lanes))
+        lane = min(lane, LANES - 1)
+        tid = first + lane
+        if lane == len(lanes):
+            lanes.append(0)
+            beside = f", beside {lane}" if lane else ""
+            yield _named("thread_name", self.pid, tid, name=f"{track}{beside}")
+            yield _named("thread_sort_index", self.pid, tid, sort_index=tid)
+        lanes[lane] = end_ns
+        yield {
+            "ph": "X",
+            "name": name,
+            "pid": self.pid,
+            "tid": tid,
+            "ts": start_ns / 1000,
+            "dur": (end_ns - start_ns) / 1000,
+            "args": args,
+        }
 
 
 def render_trace(timelines: Sequence[Timeline]) -> str:
@@ -51,9 +95,10 @@ def _events(timeline: Timeline, pid: int) -> Iterator[Event]:
     name = f"{timeline.source} {timeline.scheduler}"
     yield _named("process_name", pid, 0, name=name)
     yield _named("process_sort_index", pid, 0, sort_index=pid)
-    yield from _tiles(timeline, pid)
-    yield from _requests(timeline, pid)
-    yield from _foreign(timeline, pid)
+    tracks = _Tracks(timeline, pid)
+    yield from _tiles(timeline, tracks)
+    yield from _requests(timeline, tracks)
+    yield from _foreign(timeline, tracks)
     yield from _counters(timeline, pid)
 
 
@@ -61,68 +106,55 @@ def _named(what: str, pid: int, tid: int, **args: object) -> Event:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
 
 
-def _slice(name: str, pid: int, tid: int, start_ns: int, end_ns: int, **args: object) -> Event:
-    return {
-        "ph": "X",
-        "name": name,
-        "pid": pid,
-        "tid": tid,
-        "ts": start_ns / 1000,
-        "dur": (end_ns - start_ns) / 1000,
-        "args": args,
-    }
-
-
-def _tiles(timeline: Timeline, pid: int) -> Iterator[Event]:
-    ends: dict[tuple[int, int], list[int]] = defaultdict(list)
+def _tiles(timeline: Timeline, tracks: _Tracks) -> Iterator[Event]:
     for span in sorted(timeline.spans, key=lambda s: (s.slot, s.rank, s.start_ns, s.end_ns)):
-        lanes = ends[span.slot, span.rank]
-        lane = next((i for i, end in enumerate(lanes) if end <= span.start_ns), len(lanes))
-        lane = min(lane, LANES - 1)
-        tid = _track(timeline, span, lane)
-        if lane == len(lanes):
-            lanes.append(0)
-            rank = f", CTA {span.rank}" if span.rank else ""
-            beside = f", beside {lane}" if lane else ""
-            yield _named("thread_name", pid, tid, name=f"worker {span.slot}{rank}{beside}")
-            yield _named("thread_sort_index", pid, tid, sort_index=2 * tid)
-        lanes[lane] = span.end_ns
+        rank = f", CTA {span.rank}" if span.rank else ""
         known = {} if span.sm is None else {"sm": span.sm}
-        yield _slice(
-            f"tile {span.tile}", pid, tid, span.start_ns, span.end_ns, tile=span.tile, worker=span.worker, **known
-        )  # fmt: skip
+        for event in tracks.lay(
+            tracks.tiles(span.slot, span.rank),
+            f"worker {span.slot}{rank}",
+            f"tile {span.tile}",
+            span.start_ns,
+            span.end_ns,
+            tile=span.tile,
+            worker=span.worker,
+            **known,
+        ):
+            if not span.rank:
+                tracks.of_tile[span.worker, span.tile] = event["tid"]
+            yield event
 
 
-def _track(timeline: Timeline, span: TileSpan, lane: int = 0) -> int:
-    return (span.slot * max(timeline.ctas_per_slot, 1) + span.rank) * LANES + lane + 1
-
-
-def _requests(timeline: Timeline, pid: int) -> Iterator[Event]:
-    started = {(s.worker, s.tile): s for s in timeline.spans if s.rank == 0}
-    for slot in sorted({r.slot for r in timeline.requests}):
-        tid = REQUESTS + slot
-        yield _named("thread_name", pid, tid, name=f"worker {slot}, requests")
-        after = 2 * (slot * max(timeline.ctas_per_slot, 1) * LANES + LANES) + 1
-        yield _named("thread_sort_index", pid, tid, sort_index=after)
-    for number, ask in enumerate(timeline.requests):
-        tid = REQUESTS + ask.slot
+def _requests(timeline: Timeline, tracks: _Tracks) -> Iterator[Event]:
+    begins = {(s.worker, s.tile): s.start_ns for s in timeline.spans if not s.rank}
+    word = "try_cancel" if timeline.scheduler == "clc" else "draw"
+    asks = sorted(timeline.requests, key=lambda r: (r.slot, r.ask_ns, r.tile))
+    for number, ask in enumerate(asks):
         granted = ask.tile != DECLINED
-        name = f"try_cancel: tile {ask.tile}" if granted else "try_cancel: declined"
+        name = f"{word}: tile {ask.tile}" if granted else f"{word}: declined"
         end = max(ask.answer_ns, ask.ask_ns + 1)  # a flow needs a slice of some length to begin in
-        yield _slice(name, pid, tid, ask.ask_ns, end, worker=ask.worker, granted=granted)
-        span = started.get((ask.worker, ask.tile)) if granted else None
-        if span is not None:
-            flow = {"cat": "request", "name": "granted", "pid": pid, "id": pid << 32 | number}
-            yield {**flow, "ph": "s", "tid": tid, "ts": ask.ask_ns / 1000}
-            yield {**flow, "ph": "f", "bp": "e", "tid": _track(timeline, span), "ts": span.start_ns / 1000}  # fmt: skip
+        *named, request = tracks.lay(
+            tracks.requests(ask.slot), f"worker {ask.slot}, requests", name, ask.ask_ns, end,
+            worker=ask.worker, granted=granted,
+        )  # fmt: skip
+        yield from named
+        yield request
+        tile = (ask.worker, ask.tile)
+        if tile in begins:
+            flow = {"cat": "request", "name": "granted", "pid": tracks.pid}
+            flow["id"] = tracks.pid << 32 | number
+            yield {**flow, "ph": "s", "tid": request["tid"], "ts": request["ts"]}
+            target = {"tid": tracks.of_tile[tile], "ts": begins[tile] / 1000}
+            yield {**flow, "ph": "f", "bp": "e", **target}
 
 
-def _foreign(timeline: Timeline, pid: int) -> Iterator[Event]:
-    for slot in sorted({h.slot for h in timeline.holds}):
-        yield _named("thread_name", pid, FOREIGN + slot, name=f"slot {slot}, foreign kernel")
-    for hold in timeline.holds:
+def _foreign(timeline: Timeline, tracks: _Tracks) -> Iterator[Event]:
+    for hold in sorted(timeline.holds, key=lambda h: (h.slot, h.start_ns)):
         end = timeline.end_ns if hold.end_ns is None else hold.end_ns
-        yield _slice("foreign kernel", pid, FOREIGN + hold.slot, hold.start_ns, max(end, hold.start_ns))  # fmt: skip
+        yield from tracks.lay(
+            tracks.foreign(hold.slot), f"slot {hold.slot}, foreign kernel", "foreign kernel",
+            hold.start_ns, max(end, hold.start_ns),
+        )  # fmt: skip
 
 
 def _counters(timeline: Timeline, pid: int) -> Iterator[Event]:

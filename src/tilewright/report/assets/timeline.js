@@ -8,29 +8,13 @@
   const canvas = figure.querySelector("canvas"), context = canvas.getContext("2d");
   const tip = figure.querySelector(".tip"), reading = figure.querySelector(".reading"), picked = figure.querySelector(".picked");
   const claims = figure.querySelector('[data-do="claims"]');
+  const home = document.getElementById("raster");
   const LEFT = 46, TOP = 22, BOTTOM = 8;
   let right = 92, width = 0, height = 0, run = null, view = null, selected = -1, hovered = -1, colours = {}, queued = false;
   let tiles = null;  // columns of the tiles' coordinates, where there are any
 
-  const inflate = async (text) => {
-    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return new Int32Array(await new Response(stream).arrayBuffer());
-  };
-
   async function open(index) {
-    const given = runs[index];
-    if (!given.ready) {
-      const all = await inflate(given.columns);
-      let at = 0;
-      const take = (count) => all.subarray(at, at += count);
-      given.firstOf = take(given.slots + 1);
-      [given.begin, given.finish, given.tile, given.worker] = [0, 0, 0, 0].map(() => take(given.spans));
-      given.firstAsk = take(given.slots + 1);
-      [given.ask, given.answer, given.got] = [0, 0, 0].map(() => take(given.asks));
-      measure(given);
-      given.ready = true;
-    }
+    const given = await unpack(runs[index]);
     const same = view && run && view.all !== true ? { ...view } : null;
     run = given;
     selected = hovered = -1;
@@ -41,27 +25,6 @@
     claims.parentElement.hidden = !run.asks;
     say();
     resize();
-  }
-
-  // Busy time of each slot, when it is idle for good, Jain's index.
-  function measure(r) {
-    r.busy = new Float64Array(r.slots);
-    r.idleFrom = new Int32Array(r.slots).fill(r.start);
-    const away = new Set(r.holds.filter((h) => h[1] <= r.start && (h[2] === null || h[2] >= r.end)).map((h) => h[0]));
-    let sum = 0, squares = 0, workers = 0;
-    r.tailFrom = r.end;
-    for (let s = 0; s < r.slots; s++) {
-      for (let i = r.firstOf[s]; i < r.firstOf[s + 1]; i++) r.busy[s] += r.finish[i] - r.begin[i];
-      if (r.firstOf[s + 1] > r.firstOf[s]) r.idleFrom[s] = r.finish[r.firstOf[s + 1] - 1];
-      else if (away.has(s)) continue;
-      workers++;
-      sum += r.busy[s];
-      squares += r.busy[s] ** 2;
-      r.tailFrom = Math.min(r.tailFrom, r.idleFrom[s]);
-    }
-    r.mostBusy = Math.max(1, ...r.busy);
-    r.fairness = squares ? sum ** 2 / (workers * squares) : 1;
-    r.away = away;
   }
 
   const whole = () => {
@@ -142,7 +105,11 @@
     outline(c, selected, colours.accent, 3);
     c.restore();
     margin(c);
-    raster();
+    if (tiles && home) {
+      const still = moment === null && selected < 0;
+      const now = moment ?? (still ? (run.start + run.end) / 2 : (run.begin[selected] + run.finish[selected]) / 2);
+      paintRaster(home, run, tiles, now, `${still ? "half the run, " : ""}${shown(now)}`, colours);
+    }
   }
 
   // The longest of 1, 2, 5 x 10^n microseconds that leaves room for its labels.
@@ -174,17 +141,7 @@
     }
   }
 
-  // First span of a slot that ends after t.
-  function firstAfter(slot, t) {
-    let low = run.firstOf[slot], high = run.firstOf[slot + 1];
-    while (low < high) {
-      const mid = (low + high) >> 1;
-      if (run.finish[mid] > t) high = mid;
-      else low = mid + 1;
-    }
-    return low;
-  }
-
+  // Neighbours alternate between two tones, as long as a box is wide enough to tell.
   function rows(c) {
     const tall = plotHeight() / (view.r1 - view.r0), gap = tall >= 5 ? 1 : 0;
     const scale = plotWidth() / (view.t1 - view.t0), skip = Math.max(1, Math.floor(0.75 / tall));
@@ -197,12 +154,12 @@
         c.fillRect(idle, y, end - idle, h);
       }
       let drawn = -1;
-      for (let i = firstAfter(s, view.t0); i < last && run.begin[i] < view.t1; i++) {
+      for (let i = firstAfter(run, s, view.t0); i < last && run.begin[i] < view.t1; i++) {
         const x = LEFT + (run.begin[i] - view.t0) * scale, w = (run.finish[i] - run.begin[i]) * scale;
         if (x + w < drawn + 0.5) continue;
         drawn = x + w;
         const x0 = Math.round(x), y0 = Math.round(y);
-        boxes[(i - run.firstOf[s]) & 1].push(x0, y0, Math.max(1, Math.round(x + w - (w > 4 ? 1 : 0)) - x0), Math.max(1, Math.round(y + h) - y0));
+        boxes[w < 2 ? 0 : (i - run.firstOf[s]) & 1].push(x0, y0, Math.max(1, Math.round(x + w - (w > 4 ? 1 : 0)) - x0), Math.max(1, Math.round(y + h) - y0));
         if (w > 26 && h > 12) labels.push(i, x, y, w, h);
       }
     }
@@ -284,7 +241,7 @@
         const r = Math.min(2.5, tall / 2.5);
         c.fillRect(x - r, y - r, 2 * r, 2 * r);
         if (!close) continue;
-        const to = spanOf(s, run.got[k], ask), low = yOf(s + 1) - Math.min(5, tall / 4);
+        const to = spanOf(run, s, run.got[k], ask), low = yOf(s + 1) - Math.min(5, tall / 4);
         const end = Math.max(xOf(run.answer[k]), x + 2), start = to < 0 ? end : xOf(run.begin[to]);
         c.beginPath();
         c.moveTo(x, y); c.lineTo(x, low); c.lineTo(end, low);
@@ -295,24 +252,9 @@
     }
   }
 
-  function spanOf(slot, tile, after) {
-    for (let i = firstAfter(slot, after); i < run.firstOf[slot + 1]; i++) if (run.tile[i] === tile && run.begin[i] >= after) return i;
-    return -1;
-  }
-
-  const slotOf = (i) => {
-    let low = 0, high = run.slots;
-    while (high - low > 1) {
-      const mid = (low + high) >> 1;
-      if (run.firstOf[mid] <= i) low = mid;
-      else high = mid;
-    }
-    return low;
-  };
-
   function outline(c, i, colour, line) {
     if (i < 0) return;
-    const s = slotOf(i), x = xOf(run.begin[i]), w = Math.max(3, xOf(run.finish[i]) - x), y = yOf(s);
+    const s = slotOf(run, i), x = xOf(run.begin[i]), w = Math.max(3, xOf(run.finish[i]) - x), y = yOf(s);
     c.strokeStyle = colour;
     c.lineWidth = line;
     c.strokeRect(x, y, w, Math.max(3, yOf(s + 1) - y));
@@ -367,7 +309,7 @@
   }
 
   function show(i) {
-    const s = slotOf(i), took = Math.max(1, run.finish[i] - run.begin[i]);
+    const s = slotOf(run, i), took = Math.max(1, run.finish[i] - run.begin[i]);
     view = { t0: run.begin[i] - took * 0.9, t1: run.finish[i] + took * 0.9, r0: s - 3, r1: s + 4 };
     clamp();
     paint();
@@ -377,16 +319,16 @@
     if (x < LEFT || x > width - right || y < TOP || y > height - BOTTOM) return -1;
     const s = Math.floor(rOf(y)), t = tOf(x);
     if (s < 0 || s >= run.slots) return -1;
-    const i = firstAfter(s, t);
+    const i = firstAfter(run, s, t);
     return i < run.firstOf[s + 1] && run.begin[i] <= t ? i : -1;
   }
 
   function describe(i) {
-    const s = slotOf(i), tile = run.tile[i], lines = [`tile ${tile}, slot ${s}, worker ${run.worker[i]}`];
+    const s = slotOf(run, i), tile = run.tile[i], lines = [`tile ${tile}, slot ${s}, worker ${run.worker[i]}`];
     lines.push(`${shown(run.begin[i])} to ${shown(run.finish[i])}: ${shown(run.finish[i] - run.begin[i])}`);
     lines.push(`number ${i - run.firstOf[s] + 1} of ${run.firstOf[s + 1] - run.firstOf[s]} in its slot`);
-    if (tiles && tile < tiles.count) {
-      const [g, m, n] = [0, 1, 2].map((k) => tiles.columns[k * tiles.count + tile]);
+    if (tiles) {
+      const [g, m, n] = [0, 1, 2].map((k) => tiles.columns[k * tiles.count + tile - tiles.first]);
       lines.push(`${tiles.groups > 1 ? `group ${g}, ` : ""}rows ${m * tiles.tile_m} to ${(m + 1) * tiles.tile_m}, columns ${n * tiles.tile_n} to ${(n + 1) * tiles.tile_n}`);
     }
     for (let k = run.firstAsk[s]; k < run.firstAsk[s + 1]; k++) {
@@ -402,7 +344,7 @@
     selected = i;
     picked.textContent = i < 0 ? "No tile selected: click one, or use the arrow keys." : `Selected ${describe(i).join("; ")}.`;
     if (i >= 0) {
-      const s = slotOf(i), middle = (run.begin[i] + run.finish[i]) / 2;
+      const s = slotOf(run, i), middle = (run.begin[i] + run.finish[i]) / 2;
       if (middle < view.t0 || middle > view.t1) { const half = (view.t1 - view.t0) / 2; view.t0 = middle - half; view.t1 = middle + half; }
       if (s < view.r0 || s + 1 > view.r1) { const half = (view.r1 - view.r0) / 2; view.r0 = s + 0.5 - half; view.r1 = s + 0.5 + half; }
       clamp();
@@ -412,8 +354,8 @@
 
   // Arrow keys: the next tile of the slot, or the one of the neighbouring slot at the same time.
   function step_to(key) {
-    if (selected < 0) { if (run.spans) select(Math.max(0, firstAfter(Math.floor(view.r0), view.t0))); return; }
-    const s = slotOf(selected);
+    if (selected < 0) { if (run.spans) select(Math.max(0, firstAfter(run, Math.floor(view.r0), view.t0))); return; }
+    const s = slotOf(run, selected);
     if (key === "ArrowLeft" && selected > run.firstOf[s]) select(selected - 1);
     if (key === "ArrowRight" && selected + 1 < run.firstOf[s + 1]) select(selected + 1);
     const down = key === "ArrowDown" ? 1 : key === "ArrowUp" ? -1 : 0;
@@ -421,7 +363,7 @@
     const middle = (run.begin[selected] + run.finish[selected]) / 2;
     for (let n = s + down; n >= 0 && n < run.slots; n += down) {
       if (run.firstOf[n] === run.firstOf[n + 1]) continue;
-      return select(Math.min(firstAfter(n, middle), run.firstOf[n + 1] - 1));
+      return select(Math.min(firstAfter(run, n, middle), run.firstOf[n + 1] - 1));
     }
   }
 
@@ -512,53 +454,16 @@
     if (changed) paint();
   }
 
-  // The map of D at one moment: which tiles are done, which are in flight.
-  function raster() {
-    const home = document.getElementById("raster");
-    if (!home || !tiles) return;
-    const now = moment ?? (selected >= 0 ? (run.begin[selected] + run.finish[selected]) / 2 : (run.start + run.end) / 2);
-    home.querySelector("output").textContent = moment === null && selected < 0 ? `half the run, ${shown(now)}` : shown(now);
-    const board = home.querySelector("canvas"), ratio = devicePixelRatio || 1;
-    const room = Math.min(home.clientWidth, 620), cell = Math.max(Math.min(room / tiles.columns_, 330 / tiles.rows, 22), 0.5);
-    const w = cell * tiles.columns_, h = cell * tiles.rows;
-    if (board.width !== Math.round(w * ratio) || board.height !== Math.round(h * ratio)) {
-      board.width = Math.round(w * ratio);
-      board.height = Math.round(h * ratio);
-      board.style.width = `${w}px`;
-      board.style.height = `${h}px`;
-    }
-    const c = board.getContext("2d");
-    c.setTransform(ratio, 0, 0, ratio, 0, 0);
-    c.fillStyle = colours.weak;
-    c.fillRect(0, 0, w, h);
-    const inset = cell > 5 ? 0.5 : 0;
-    for (let i = 0; i < run.spans; i++) {
-      if (run.begin[i] > now || run.tile[i] >= tiles.count) continue;
-      const x = tiles.columns[2 * tiles.count + run.tile[i]] * cell, y = tiles.columns[3 * tiles.count + run.tile[i]] * cell;
-      const flying = run.finish[i] > now;
-      c.fillStyle = flying ? colours.panel : colours["fill-2"];
-      c.fillRect(x + inset, y + inset, cell - 2 * inset, cell - 2 * inset);
-      if (flying) {
-        c.strokeStyle = colours.warn;
-        c.lineWidth = Math.min(2, cell / 4);
-        c.strokeRect(x + 1, y + 1, Math.max(cell - 2, 0.5), Math.max(cell - 2, 0.5));
-      }
-    }
-    c.strokeStyle = colours.soft;
-    c.lineWidth = 1;
-    c.strokeRect(0.5, 0.5, w - 1, h - 1);
-  }
-
   async function start() {
     const carried = document.getElementById("tiles");
     if (carried) {
       const given = JSON.parse(carried.textContent);
-      tiles = { ...given, columns_: given.columns, columns: await inflate(given.packed) };
+      tiles = { ...given, columns: await inflate(given.packed) };
     }
     await open(0);
     new ResizeObserver(resize).observe(canvas);
     document.addEventListener("repaint", () => { palette(); draw(); });
-    figure.timeline = { get view() { return view; }, get run() { return run; }, draw, zoom, acts, select, at, xOf, yOf, slotOf, get selected() { return selected; } };
+    figure.timeline = { get view() { return view; }, get run() { return run; }, draw, zoom, acts, select, at, xOf, yOf, slotOf: (i) => slotOf(run, i), get selected() { return selected; } };
     figure.dataset.ready = "true";
   }
   start();
