@@ -5,9 +5,9 @@
 Each configuration is compiled with NVRTC; each of its mutants (mutants.py) is audited. A mutant is
     caught        an error that the kernel itself has not
     warned        a warning more than the kernel itself has, of a rule that the break violates, and no error
-    not decided   neither, but a rule says that it cannot know: one that it could apply to the whole kernel,
-                  or one that the break violates, of the same barrier
-    missed        the audit calls it clean
+    not decided   neither, but the audit says that it does not know of what is broken: of a rule that the break
+                  violates, at that barrier, or one that it could decide in the whole kernel
+    missed        the audit says nothing of it
 Where a kernel has more mutants than asked for, each operator keeps its share by a seeded draw.
 `--write` puts the tables between the markers of docs/audit_mutants.md, `--missed` lists what was missed.
 """
@@ -167,8 +167,8 @@ def judge(case: Case, mutant: Mutant) -> Outcome:
         {
             n.rule
             for n in report.not_decided
-            if (n.rule, n.span.line) not in open_before
-            or (n.rule in violated and n.span.line in mutant.near)
+            if n.rule in violated
+            and ((n.rule, n.span.line) not in open_before or n.span.line in mutant.near)
         }
     )
     return Outcome(case, mutant, "not decided" if undecided else "missed", tuple(undecided))

@@ -86,11 +86,16 @@ class Mutant:
 
 
 class Break(NamedTuple):
-    """What an operator yields: what, where, and the edits."""
+    """What an operator yields: what, where, and the edits.
+
+    Attributes:
+        about: the instructions whose barriers it breaks, beside `at`.
+    """
 
     what: str
     at: Op
     edits: Iterable[Edit]
+    about: Iterable[Op] = ()
 
 
 @dataclass(frozen=True)
@@ -137,13 +142,12 @@ def make_mutants(subject: Subject) -> list[Mutant]:
     """Every distinct mutant of a kernel, by operator in the order of their files."""
     found: dict[tuple[Edit, ...], Mutant] = {}
     for each in load_operators().values():
-        for what, at, edits in each.make(subject):
+        for what, at, edits, about in each.make(subject):
             ordered = tuple(sorted(set(edits)))
             if ordered and ordered not in found:
                 line = subject.text.count("\n", 0, ordered[0].start) + 1
-                found[ordered] = Mutant(
-                    each.name, what, line, subject.lines_near(at), subject.text, ordered
-                )
+                near = frozenset().union(*(subject.lines_near(op) for op in (at, *about)))
+                found[ordered] = Mutant(each.name, what, line, near, subject.text, ordered)
     return list(found.values())
 
 
@@ -263,11 +267,13 @@ class Subject:
         return bool(commits) or self.reaches_work(wait)
 
     def reaches_work(self, op: Op) -> bool:
-        """Whether anything that could race comes behind an instruction."""
+        """Whether anything that could race comes behind an instruction, on a way of its own threads."""
+        ways = self.flow.reachable((op.index,), self.kernel.elsewhere(op))
         return any(
             after.is_a(*DEPENDENT) and not after.has("param") and after.index != op.index
-            for after in map(self.flow.ops.__getitem__, self.flow.reachable((op.index,)))
-        )
+            and self.kernel.together(after, op)
+            for after in map(self.flow.ops.__getitem__, ways)
+        )  # fmt: skip
 
     def retries(self, wait: Op) -> list[Op]:
         """Branches that ask the wait again: guarded by its result, back to it."""

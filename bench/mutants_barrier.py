@@ -8,6 +8,7 @@ from mutants import Break, Subject, operator
 
 from tilewright.audit.contract import SIGNALS
 from tilewright.audit.kernel import MBARRIER_BYTES
+from tilewright.audit.phases import parity_of
 from tilewright.ptx import print_operand, print_statement
 from tilewright.ptx.nodes import Integer, Name
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @operator(
-    "MBAR-12", "MBAR-05", "CLC-06", "CLC-15", "TMA-07", "TC-17", "TC-18",
+    "MBAR-12", "MBAR-03", "MBAR-05", "CLC-06", "CLC-15", "TMA-07", "TC-17", "TC-18",
     breaks="race: what the wait held back now runs before the phase has completed",
 )  # fmt: skip
 def drop_wait(subject: Subject) -> Iterator[Break]:
@@ -55,7 +56,7 @@ def wait_once(subject: Subject) -> Iterator[Break]:
 
 
 @operator(
-    "CLC-06", "MBAR-12", "TMA-07", "TC-12", "TC-17",
+    "CLC-06", "MBAR-12", "MBAR-03", "TMA-07", "TC-12", "TC-17",
     breaks="race: the work comes first, the wait that should hold it back behind it",
 )  # fmt: skip
 def move_wait(subject: Subject) -> Iterator[Break]:
@@ -80,7 +81,10 @@ def move_wait(subject: Subject) -> Iterator[Break]:
             continue
         edits = subject.drop_scope(op) + subject.before(after, subject.scope(op))
         yield Break(
-            f"the wait{subject.on(op)} behind {work.entry} of line {work.span.line}", op, edits
+            f"the wait{subject.on(op)} behind {work.entry} of line {work.span.line}",
+            op,
+            edits,
+            held,
         )
 
 
@@ -126,14 +130,13 @@ def _outer_loops(subject: Subject, op: Op, retry: set[int]) -> bool:
 )
 def drop_phase_flip(subject: Subject) -> Iterator[Break]:
     """The parity register keeps its value in the loop."""
-    flips = {
-        flip
-        for wait in subject.waits
-        for flip in _flips(subject, wait)
-        if subject.flow.loops(flip.index)
-    }
-    for op in sorted(flips, key=lambda o: o.index):
-        yield Break(f"`{op.node.text.strip()}` dropped", op, subject.drop(op))
+    flips: dict[Op, list[Op]] = {}
+    for wait in subject.waits:
+        for flip in _flips(subject, wait):
+            if subject.flow.loops(flip.index):
+                flips.setdefault(flip, []).append(wait)
+    for op, waits in sorted(flips.items(), key=lambda item: item[0].index):
+        yield Break(f"`{op.node.text.strip()}` dropped", op, subject.drop(op), waits)
 
 
 def _flips(subject: Subject, wait: Op) -> Iterator[Op]:
@@ -155,6 +158,53 @@ def _flips(subject: Subject, wait: Op) -> Iterator[Op]:
                 yield op
             else:
                 stack += [(each, index) for each in names]
+
+
+@operator(
+    "MBAR-07", "MBAR-03", "CLC-06",
+    breaks="deadlock or race: the first wait passes before anything is there, or waits for what comes after it",
+)  # fmt: skip
+def wrong_first_parity(subject: Subject) -> Iterator[Break]:
+    """The parity register begins with the other value."""
+    waits: dict[Op, list[Op]] = {}
+    for wait in subject.waits:
+        parity = parity_of(subject.kernel, wait)
+        for op in subject.values.definitions(parity.register) if parity is not None else ():
+            if op.node.opcode.root == "mov":
+                waits.setdefault(op, []).append(wait)
+    for op, begun in waits.items():
+        number = subject.values.of(op.operands[1], op).number()
+        if number is not None:
+            to, words = print_operand(op.node.operands[0]), ".".join(op.node.opcode.modifiers)
+            text = f"mov.{words} {to}, {number ^ 1};"
+            what = f"the phases{subject.on(begun[0])} begin with {number ^ 1}"
+            yield Break(what, op, subject.put(op, text), begun)
+
+
+@operator(
+    "MBAR-07", "MBAR-03", "CLC-15",
+    breaks="deadlock or race: one side leaves out every other slot, and the other side does not",
+)  # fmt: skip
+def skip_slot(subject: Subject) -> Iterator[Break]:
+    """The slot index advances by two."""
+    for ring in subject.kernel.rings:
+        walkers = [op for ops in (subject.waits, subject.signals()) for op in ops]
+        here = [op for op in walkers if subject.kernel.ring(op) is ring]
+        for wrap in _wraps(subject, ring) if ring.slots is not None and ring.slots > 1 else ():
+            for index in subject.values.reaching(_left(wrap), wrap.index):
+                op = subject.flow.ops[index]
+                last = op.operands[-1] if op.operands else None
+                if op.node.opcode.root == "add" and isinstance(last, Integer) and last.value == 1:
+                    operands = (*op.node.operands[:2], Integer(2, "2"))
+                    words = ".".join(op.node.opcode.modifiers)
+                    text = f"add.{words} {', '.join(map(print_operand, operands))};"
+                    what = f"the index of a ring of {ring.slots} advances by two"
+                    yield Break(what, op, subject.put(op, text), here)
+
+
+def _left(compare: Op) -> str:
+    operand = compare.operands[1]
+    return operand.name if isinstance(operand, Name) else ""
 
 
 @operator(
@@ -398,8 +448,9 @@ def init_twice(subject: Subject) -> Iterator[Break]:
 def misaligned_barrier(subject: Subject) -> Iterator[Break]:
     """Initialised four bytes on."""
     for ring in subject.kernel.rings:
-        op = ring.inits[-1]
-        yield Break(f"{ring.name} 4 bytes on", op, subject.put(op, subject.shifted(op, "mbar", 4)))
+        for op in ring.inits:
+            edits = subject.put(op, subject.shifted(op, "mbar", 4))
+            yield Break(f"a slot of {ring.name} 4 bytes on", op, edits)
 
 
 @operator(

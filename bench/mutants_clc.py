@@ -115,6 +115,7 @@ def swap_granted(subject: Subject) -> Iterator[Break]:
                     "granted and declined swapped",
                     op,
                     subject.put(op, f"selp.{words} {to}, {no}, {yes}, {predicate};"),
+                    [check],
                 )
 
 

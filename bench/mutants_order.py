@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from mutants import Break, Edit, Subject, operator
+from mutants_who import idle_wait, spare_meeting
 
 from tilewright.audit.contract import WAITS
 from tilewright.ptx import print_operand, print_statement
@@ -37,7 +38,7 @@ def needed_fences(subject: Subject) -> Iterator[tuple[Op, str, str]]:
     """Fences that no other one covers, whether they stand before a signal or after a wait, and what is lost.
 
     Left out: a tcgen05 fence that another one follows before any work (after) or that only the last meeting
-    lies behind (before); a proxy fence with no copy behind it; fence.mbarrier_init in front of a meeting
+    lies behind (before); one behind a wait for copies alone, whose bytes the barrier itself makes visible; a proxy fence with no copy behind it; fence.mbarrier_init in front of a meeting
     that releases.
     """
     flow, kernel = subject.flow, subject.kernel
@@ -48,7 +49,7 @@ def needed_fences(subject: Subject) -> Iterator[tuple[Op, str, str]]:
     for op in flow.ops:
         at = (op.index,)
         if op.is_a("tcgen05.fence::after_thread_sync"):
-            if flow.path(at, work, afters):
+            if flow.path(at, work, afters) and not _behind_copies(subject, op):
                 yield op, "after", "TMEM work is not ordered behind the wait"
         elif op.is_a("tcgen05.fence::before_thread_sync"):
             from_load = flow.path(kernel.indices(kernel.ops("tcgen05.ld")), at)
@@ -66,6 +67,13 @@ def needed_fences(subject: Subject) -> Iterator[tuple[Op, str, str]]:
                 yield op, "before", "generic stores are not visible to the copy that reads them"
         elif op.is_a("wgmma.fence"):
             yield op, "after", "registers are not ordered before wgmma writes them"
+
+
+def _behind_copies(subject: Subject, op: Op) -> bool:
+    """Whether a fence's last wait is for bytes that copies bring, with no access of other threads to order."""
+    wait = _last_wait(subject, op)
+    ring = subject.kernel.ring(wait) if wait is not None and "mbar" in wait.roles else None
+    return ring is not None and bool(subject.kernel.of_ring(ring, "cp.async.bulk"))
 
 
 def _stores_before(subject: Subject, op: Op) -> bool:
@@ -155,7 +163,8 @@ def _pairs(subject: Subject) -> Iterator[tuple[Op, Op]]:
 def drop_cluster_barrier(subject: Subject) -> Iterator[Break]:
     """A cluster barrier dropped, both halves."""
     for arrive, wait in _pairs(subject):
-        yield Break("no cluster barrier", arrive, subject.drop(arrive, wait))
+        if not spare_meeting(subject, wait):
+            yield Break("no cluster barrier", arrive, subject.drop(arrive, wait))
 
 
 @operator(
@@ -166,7 +175,8 @@ def half_cluster_barrier(subject: Subject) -> Iterator[Break]:
     """One half of a cluster barrier dropped."""
     for arrive, wait in _pairs(subject):
         yield Break("no arrival at the cluster barrier", arrive, subject.drop(arrive))
-        yield Break("no wait at the cluster barrier", wait, subject.drop(wait))
+        if not spare_meeting(subject, wait):
+            yield Break("no wait at the cluster barrier", wait, subject.drop(wait))
 
 
 @operator("CLU-05", breaks="undefined: a thread arrives twice in one phase of the cluster barrier")
@@ -180,12 +190,14 @@ def double_cluster_arrive(subject: Subject) -> Iterator[Break]:
 
 
 @operator(
-    "CLC-10", "TMA-09", "TMA-10", "CLU-01", "CLU-02", "WG-05", "MBAR-04", "TC-19", "TC-07",
+    "CLC-10", "TMA-09", "TMA-10", "CLU-01", "CLU-02", "WG-05", "MBAR-04", "TC-19", "TC-07", "TC-02",
     breaks="undefined: a CTA's own barrier says nothing of the peers that are touched before or behind it",
 )  # fmt: skip
 def cta_for_cluster_barrier(subject: Subject) -> Iterator[Break]:
     """bar.sync for a cluster barrier."""
     for arrive, wait in _pairs(subject):
+        if spare_meeting(subject, wait, met=True):
+            continue
         edits = subject.put(arrive, "bar.sync 0;") + subject.drop(wait)
         yield Break("the CTA meets, not the cluster", arrive, edits)
 
@@ -212,6 +224,9 @@ def _syncs(subject: Subject) -> list[Op]:
 
 
 def _guards(subject: Subject, op: Op) -> bool:
+    before = subject.flow.ops[max(0, op.index - 12) : op.index]
+    if any(o.is_a("cp.async.bulk.wait_group") and idle_wait(subject, o) for o in before):
+        return False  # it passes on that nothing is in flight
     frees = subject.kernel.indices(subject.kernel.ops("tcgen05.dealloc"))
     return subject.reaches_work(op) or subject.flow.path((op.index,), frees)
 
@@ -223,7 +238,9 @@ def _guards(subject: Subject, op: Op) -> bool:
 def drop_cta_barrier(subject: Subject) -> Iterator[Break]:
     """A meeting of a CTA's threads dropped."""
     for op in _syncs(subject):
-        yield Break(f"no {op.name} at barrier {_barrier(op, subject)}", op, subject.drop(op))
+        stores = subject.kernel.ops("cp.async.bulk.wait_group")
+        what = f"no {op.name} at barrier {_barrier(op, subject)}"
+        yield Break(what, op, subject.drop(op), stores)
 
 
 def _barrier(op: Op, subject: Subject) -> str:
@@ -249,6 +266,7 @@ def wrong_threads(subject: Subject) -> Iterator[Break]:
 
 @operator(
     "CLC-15",
+    "TMA-07",
     breaks="race: the elected lane releases the answer before the other lanes have read it",
 )
 def drop_warp_sync(subject: Subject) -> Iterator[Break]:
@@ -270,7 +288,7 @@ def drop_warp_sync(subject: Subject) -> Iterator[Break]:
             if 0 < arrive.index - op.index < 16
         )
         if before and behind:
-            yield Break("no bar.warp.sync between reads and release", op, subject.drop(op))
+            yield Break("no bar.warp.sync between reads and release", op, subject.drop(op), reads)
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -297,9 +315,12 @@ def _fewer(subject: Subject, op: Op) -> Iterator[tuple[int, list[Edit]]]:
 def drop_bulk_wait(subject: Subject) -> Iterator[Break]:
     """cp.async.bulk.wait_group dropped, or left one more group in flight."""
     for op in subject.kernel.ops("cp.async.bulk.wait_group"):
-        yield Break("no wait for the stores' reads", op, subject.drop(op))
+        if idle_wait(subject, op):
+            continue
+        others = subject.kernel.ops("cp.async.bulk.wait_group")
+        yield Break("no wait for the stores' reads", op, subject.drop(op), others)
         for groups, edits in _fewer(subject, op):
-            yield Break(f"{groups} groups left in flight", op, edits)
+            yield Break(f"{groups} groups left in flight", op, edits, others)
 
 
 @operator("TMA-15", breaks="race: a store that no group holds is never waited for")

@@ -22,7 +22,14 @@ ONCE = (
     "mbarrier.init", "mbarrier.arrive", "mbarrier.expect_tx", "st.async", "tcgen05.mma", "tcgen05.commit",
     "tcgen05.alloc", "tcgen05.dealloc", "clusterlaunchcontrol.try_cancel", "cp.async.bulk.tensor",
 )  # fmt: skip
-"""What one thread more or less does to a barrier, a queue or TMEM cannot go unnoticed."""
+"""What one thread more or less does to a barrier, a queue or TMEM cannot go unnoticed.
+
+A store of a tile is none of it: stored twice, the tile is the same.
+"""
+
+
+def _once(op: Op) -> bool:
+    return op.is_a(*ONCE) and (not op.is_a("cp.async.bulk.tensor") or "mbar" in op.roles)
 
 
 def _leaders(subject: Subject) -> Iterator[tuple[Op, list[Op], str]]:
@@ -66,15 +73,15 @@ def _who(reach: np.ndarray, stays: np.ndarray, inside: list[Op]) -> str:
 
 
 @operator(
-    "CLC-11", "MBAR-05", "MBAR-09", "TC-09", "TC-01", "TC-05", "TC-08", "CLC-03", "MBAR-03", "TC-02", "TMA-03",
+    "CLC-11", "MBAR-05", "MBAR-09", "TC-09", "TC-01", "TC-05", "TC-08", "CLC-03", "MBAR-03", "TC-02", "TMA-03", "CLU-06",
     breaks="arrivals, bytes, requests or products come from each of many threads instead of one",
 )  # fmt: skip
 def drop_leader(subject: Subject) -> Iterator[Break]:
     """What a leader did is done by everybody."""
     for branch, inside, who in _leaders(subject):
         waits = who == "one CTA" and any(op.is_a("mbarrier.try_wait") for op in inside)
-        if waits or any(op.is_a(*ONCE) for op in inside):
-            yield Break(f"not only {who}: {_first(inside)}", branch, subject.drop(branch))
+        if waits or any(_once(op) for op in inside):
+            yield Break(f"not only {who}: {_first(inside)}", branch, subject.drop(branch), inside)
 
 
 @operator(
@@ -85,14 +92,29 @@ def invert_leader(subject: Subject) -> Iterator[Break]:
     """A leader predicate turned round."""
     for branch, inside, who in _leaders(subject):
         guard = branch.node.guard
-        waits = any(op.is_a("mbarrier.try_wait", "cp.async.bulk.wait_group") for op in inside)
-        if guard is not None and (waits or any(op.is_a(*ONCE) for op in inside)):
+        waits = any(
+            op.is_a("mbarrier.try_wait")
+            or (op.is_a("cp.async.bulk.wait_group") and not idle_wait(subject, op))
+            for op in inside
+        )
+        stores = any(op.is_a("cp.async.bulk.tensor") for op in inside)
+        if guard is not None and (waits or stores or any(_once(op) for op in inside)):
             turned = replace(branch.node, guard=Guard(guard.predicate, not guard.negated))
             yield Break(
                 f"all but {who}: {_first(inside)}",
                 branch,
                 subject.put(branch, print_statement(turned)),
+                inside,
             )
+
+
+def idle_wait(subject: Subject, op: Op) -> bool:
+    """Whether a bulk wait_group never finds more groups in flight than it leaves: it waits for nothing."""
+    commits = subject.kernel.ops("cp.async.bulk.commit_group")
+    before = [c for c in commits if subject.flow.path((c.index,), (op.index,))]
+    endless = any(subject.flow.path((c.index,), (c.index,)) for c in before)
+    left = constant(op.node.operands[0])
+    return left is not None and not endless and len(before) <= left
 
 
 def _first(inside: list[Op]) -> str:
@@ -120,14 +142,25 @@ def wrong_rank(subject: Subject) -> Iterator[Break]:
         value = subject.kernel.value(op, "cta")
         if value is not None and value.number() is not None:
             text = subject.changed(op, "cta", "b32", "xor", 1)
-            yield Break("the neighbour's barrier", op, subject.put(op, text))
+            yield Break("the neighbour's barrier", op, subject.put(op, text), _through(subject, op))
         else:
             rank = 0 if subject.cluster > 1 else 1
             yield Break(
                 f"always CTA {rank}'s barrier",
                 op,
                 subject.put(op, subject.set_to(op, "cta", "b32", rank)),
+                _through(subject, op),
             )
+
+
+def _through(subject: Subject, op: Op) -> list[Op]:
+    """Instructions on a barrier by the address that mapa gives."""
+    to = op.operands[0]
+    return [
+        other
+        for other in subject.flow.ops
+        if "mbar" in other.roles and isinstance(address := other.role("mbar"), Memory) and to in address.parts
+    ]  # fmt: skip
 
 
 @operator(
@@ -164,7 +197,7 @@ def rank_outside(subject: Subject) -> Iterator[Break]:
 
 
 @operator(
-    "TMA-04", "TMA-05", "TC-11", "CLU-16", "MBAR-03", "TMA-08", "TC-18",
+    "TMA-04", "TMA-05", "TC-11", "CLU-16", "TMA-03", "MBAR-03", "TMA-08", "TC-18",
     breaks="deadlock or underflow: one CTA gets what it does not expect, or not what it expects",
 )  # fmt: skip
 def wrong_mask(subject: Subject) -> Iterator[Break]:
@@ -192,7 +225,7 @@ def wrong_mask(subject: Subject) -> Iterator[Break]:
 
 
 @operator(
-    "TMA-04", "TC-11", "CLC-05", "MBAR-03",
+    "TMA-04", "TC-11", "CLC-05", "MBAR-03", "TMA-03",
     breaks="deadlock: the other CTAs wait for bytes or arrivals that come to one alone",
 )  # fmt: skip
 def drop_multicast(subject: Subject) -> Iterator[Break]:
@@ -227,7 +260,7 @@ def drop_pair_form(subject: Subject) -> Iterator[Break]:
 
 
 @operator(
-    "TMA-12", "TMA-13", "TMA-06", "MBAR-03",
+    "TMA-12", "TMA-13", "TMA-06", "MBAR-03", "TMA-03",
     breaks="deadlock: the odd CTA's bytes complete on its own barrier, the leader waits for them",
 )  # fmt: skip
 def own_for_leader(subject: Subject) -> Iterator[Break]:
@@ -239,7 +272,8 @@ def own_for_leader(subject: Subject) -> Iterator[Break]:
             words = ".".join(op.node.opcode.modifiers)
             operands = (*op.node.operands[:2], keep)
             text = f"and.{words} {', '.join(map(print_operand, operands))};"
-            yield Break("the own barrier for the leader's", op, subject.put(op, text))
+            edits = subject.put(op, text)
+            yield Break("the own barrier for the leader's", op, edits, subject.loads())
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
@@ -324,6 +358,24 @@ def misaligned_copy(subject: Subject) -> Iterator[Break]:
 # --- exits ------------------------------------------------------------------------------------------------------------
 
 
+def spare_meeting(subject: Subject, wait: Op, *, met: bool = False) -> bool:
+    """Whether the kernel would be right without its last cluster barrier, or, `met`, with one of its CTA instead.
+
+    Nothing but the end comes behind it, no pair shares tensor memory, and what a peer may still signal here was
+    waited for before: producers wait until every slot is released, the last item of work is released by nobody.
+    """
+    kernel = subject.kernel
+    pair = any(op.has("cta_group::2") for op in kernel.ops("tcgen05"))
+    behind = map(subject.flow.ops.__getitem__, subject.flow.reachable((wait.index,)))
+    work = [op for op in behind if op.is_a(*ONCE, "mbarrier", "ld", "st", "bar")]
+    ends = all(met and op.is_a("tcgen05.dealloc") for op in work)
+    tail = any(
+        not subject.reaches_work(op) and kernel.together(op, wait)
+        for op in kernel.ops("mbarrier.try_wait")
+    )
+    return ends and tail and not pair
+
+
 def _others_leave() -> str:
     return (
         "{ .reg .b32 mutant; .reg .pred other; mov.u32 mutant, %cluster_ctarank; "
@@ -341,11 +393,12 @@ def leave_early(subject: Subject) -> Iterator[Break]:
     waits = subject.kernel.ops("barrier.cluster.wait")
     if subject.cluster < 2 or len(waits) < 2:
         return
-    yield Break(
-        "peers return before the last meeting",
-        arrives[-1],
-        subject.before(arrives[-1], _others_leave()),
-    )
+    if not spare_meeting(subject, waits[-1]):
+        yield Break(
+            "peers return before the last meeting",
+            arrives[-1],
+            subject.before(arrives[-1], _others_leave()),
+        )
     first = waits[-2]
     yield Break(
         "peers return behind the first meeting", first, subject.behind_scope(first, _others_leave())

@@ -56,10 +56,13 @@ class Roofline:
     Attributes:
         compute_us: FLOP at the documented tensor peak.
         memory_us: compulsory bytes at the documented HBM peak; None where it is unknown.
+        flops, compulsory_bytes: of the problem.
     """
 
     compute_us: float
     memory_us: float | None
+    flops: float
+    compulsory_bytes: float
 
     @property
     def floor_us(self) -> float:
@@ -74,6 +77,8 @@ def find_roofline(flops: float, compulsory_bytes: float, dtype: str, device: Dev
     return Roofline(
         compute_us=flops / peak if peak else 0.0,
         memory_us=None if gbps is None else compulsory_bytes / gbps / 1e3,
+        flops=flops,
+        compulsory_bytes=compulsory_bytes,
     )
 
 

@@ -23,9 +23,13 @@ from tilewright.cli_options import (
     BusyOption,
     DepthOption,
     DeviceOption,
+    HtmlOption,
     JsonOption,
+    TraceOption,
     parse_triple,
     print_blocks,
+    print_written,
+    write_text,
 )
 from tilewright.cli_plan import plan_app
 from tilewright.cli_run import run_app
@@ -174,6 +178,8 @@ def simulate(
     ] = None,
     sms: Annotated[int | None, typer.Option("--sms", help="SMs that this kernel may use.")] = None,
     clc_depth: DepthOption = 1,
+    html: HtmlOption = None,
+    trace: TraceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Tail, fairness and makespan of tile costs under each scheduler."""
@@ -196,11 +202,23 @@ def simulate(
         clc_depth=clc_depth,
     )
     chip = None if device is None else load(device)
-    found = simulate_launch(parse_costs(costs), chip, launch, scheduler=scheduler, order=order)
+    drawn = html is not None or trace is not None
+    found = simulate_launch(
+        parse_costs(costs), chip, launch, scheduler=scheduler, order=order, record=drawn
+    )
+    if html is not None:
+        from tilewright.report.simulation_page import render_simulation_page
+
+        write_text(html, render_simulation_page(found))
+    if trace is not None:
+        from tilewright.report.trace import render_trace
+
+        write_text(trace, render_trace(found.timelines))
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
-    else:
-        print_blocks(simulation_document(found))
+        return
+    print_blocks(simulation_document(found))
+    print_written(html, trace)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli_options import JsonOption, parse_triple, print_blocks
+from tilewright.cli_options import HtmlOption, JsonOption, parse_triple, print_blocks, write_text
 from tilewright.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def audit(
     ] = None,
     as_json: JsonOption = False,
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 to this file.")] = None,
+    html: HtmlOption = None,
     github: Annotated[bool, typer.Option("--github", help="Print GitHub annotations.")] = False,
     explain: Annotated[
         str | None,
@@ -89,7 +90,11 @@ def audit(
     options = _options(cluster, block, ptx_isa, strict)
     audits, binaries = _audit_all(files, arch, option or [], options, Baseline(baseline), plan)
     if sarif is not None:
-        sarif.write_text(dump(as_sarif(audits)) + "\n", encoding="utf-8")
+        write_text(sarif, dump(as_sarif(audits)) + "\n")
+    if html is not None:
+        from tilewright.report.audit_page import render_audit_page
+
+        write_text(html, render_audit_page(audits))
     if as_json:
         typer.echo(dump(to_json(audits)))
     else:

@@ -8,7 +8,14 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli_options import DeviceOption, JsonOption, print_blocks
+from tilewright.cli_options import (
+    DeviceOption,
+    JsonOption,
+    TraceOption,
+    print_blocks,
+    print_written,
+    write_text,
+)
 from tilewright.cli_plan import READERS, Asked, add_command
 
 GpuOption = Annotated[int, typer.Option("--gpu", help="Which of the GPUs that this process sees.")]
@@ -25,7 +32,9 @@ bench_app = typer.Typer(
 )
 
 
-def _check(asked: Asked, gpu: GpuOption = 0, as_json: JsonOption = False) -> None:
+def _check(
+    asked: Asked, gpu: GpuOption = 0, trace: TraceOption = None, as_json: JsonOption = False
+) -> None:
     from dataclasses import asdict
 
     from tilewright.device import load
@@ -34,14 +43,22 @@ def _check(asked: Asked, gpu: GpuOption = 0, as_json: JsonOption = False) -> Non
     from tilewright.run.gpu import Gpu
 
     with Gpu(gpu) as unit:
-        kernel, checked = check_problem_on(unit, asked.problem, load(asked.device), asked.options)
+        chip = load(asked.device)
+        kernel, checked = check_problem_on(unit, asked.problem, chip, asked.options)
         name = unit.name
+        if trace is not None:
+            from tilewright.report.trace import render_trace
+            from tilewright.run.traced import trace_problem_on
+
+            found = trace_problem_on(unit, asked.problem, chip, asked.options)
+            write_text(trace, render_trace(found))
     if as_json:
         typer.echo(
             json.dumps({"gpu": name, "kernel": kernel, "passed": checked.passed, **asdict(checked)})
         )
     else:
         print_blocks(check_document(name, kernel, checked))
+        print_written(trace)
     if not checked.passed:
         raise typer.Exit(1)
 

@@ -25,6 +25,13 @@ DeviceOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", help="Write a self-contained page to this file.")
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option("--trace", help="Write a trace for Perfetto or chrome://tracing to this file."),
+]
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", help="Only this cluster shape: x,y,z in CTAs.")
 ]
@@ -88,3 +95,22 @@ def print_blocks(blocks: Iterable[Block]) -> None:
 
     terminal = sys.stdout.isatty() or "COLUMNS" in os.environ
     print_document(blocks, Console(width=None if terminal else PIPED_COLUMNS, highlight=False))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        BadInput: the place cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}", given=path) from None
+
+
+def print_written(*paths: Path | None) -> None:
+    """A line for each file that was asked for."""
+    for path in paths:
+        if path is not None:
+            typer.echo(f"Written: {path}")

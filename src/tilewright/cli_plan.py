@@ -21,24 +21,28 @@ from tilewright.cli_options import (
     CtaGroupOption,
     DepthOption,
     DeviceOption,
+    HtmlOption,
     JsonOption,
     MarkdownOption,
     PartOption,
     SchedulerOption,
     SwapOption,
     TileOption,
+    TraceOption,
     VerifyOption,
     parse_scheduler,
     parse_triple,
     print_blocks,
+    print_written,
+    write_text,
 )
-from tilewright.errors import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tilewright.device import Device
-    from tilewright.draft import Options
+    from tilewright.draft import Draft, Options
+    from tilewright.plan_model import Plan
     from tilewright.problem import Workload
 
 plan_app = typer.Typer(
@@ -106,13 +110,15 @@ def _plan(
     asked: Asked,
     as_json: JsonOption = False,
     markdown: MarkdownOption = False,
+    html: HtmlOption = None,
+    trace: TraceOption = None,
     verify: VerifyOption = False,
     costs: CostsOption = None,
     part: PartOption = None,
 ) -> None:
     """What every `plan` command does with its problem."""
     from tilewright.device import load
-    from tilewright.plan import draft_of, make_plan
+    from tilewright.plan import draft_of, plan_of
 
     problem, device, options = asked
     chip = load(device)
@@ -121,14 +127,21 @@ def _plan(
         return
     if costs is not None:
         cycles = draft_of(problem, chip, options).work.persistent_cycles
-        _write(costs, "\n".join(["cost_cycles", *(str(round(c)) for c in cycles)]) + "\n")
+        write_text(costs, "\n".join(["cost_cycles", *(str(round(c)) for c in cycles)]) + "\n")
         typer.echo(f"{len(cycles)} tile costs written to {costs}")
         return
-    plan = make_plan(problem, chip, options)
+    draft = draft_of(problem, chip, options)
+    plan = plan_of(draft, problem, chip)
+    if html is not None or trace is not None:
+        _write_views(draft, plan, chip, html, trace)
     found = None if part is None else plan.part(part)
     if as_json:
         text = plan.model_dump_json(indent=2) if part is None else json.dumps(found, indent=2)
         typer.echo(text)
+        return
+    if html is not None or trace is not None:
+        typer.echo(plan.conclusion.summary)
+        print_written(html, trace)
         return
     from tilewright.report.document import part_document, plan_document
 
@@ -139,6 +152,22 @@ def _plan(
         typer.echo(render_markdown(document), nl=False)
     else:
         print_blocks(document)
+
+
+def _write_views(
+    draft: Draft, plan: Plan, device: Device, html: Path | None, trace: Path | None
+) -> None:
+    from tilewright.schedule import schedulers_for
+
+    timelines = draft.timelines(schedulers_for(device), device)
+    if html is not None:
+        from tilewright.report.plan_page import render_plan_page
+
+        write_text(html, render_plan_page(plan, timelines, draft.tiles))
+    if trace is not None:
+        from tilewright.report.trace import render_trace
+
+        write_text(trace, render_trace(timelines))
 
 
 def _verify(problem: Workload, device: Device, options: Options, as_json: bool) -> None:
@@ -155,13 +184,6 @@ def _verify(problem: Workload, device: Device, options: Options, as_json: bool) 
             typer.echo(f"{'ok  ' if r.passed else 'FAIL'} {r.check}: {r.seen}")
     if not all(r.passed for r in results):
         raise typer.Exit(1)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}", given=path) from None
 
 
 def read_gemm(

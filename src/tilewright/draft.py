@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilewright.candidates import NOT_BUSY, Busy
+from tilewright.timeline import of_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tilewright.bound import BoundCandidate, Roofline
     from tilewright.decide import Decision, Flip
+    from tilewright.device import Device
     from tilewright.evidence import Evidence
     from tilewright.mma import Shape
     from tilewright.plan_model import Check, OptionRow
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from tilewright.residency import CtaResources, Residency
     from tilewright.sim import Scheduler
     from tilewright.tile_map import TileMap
+    from tilewright.timeline import Timeline
     from tilewright.work import Outcome, Work
 
 
@@ -94,3 +97,25 @@ class Draft:
             if option.name == self.decision.chosen.name and option.order == "given"
         }
         return {name: known.get(name) or self.work.run(name) for name in schedulers}
+
+    def timelines(
+        self, schedulers: Iterable[Scheduler], device: Device, most_tiles: int = 50_000
+    ) -> list[Timeline]:
+        """Runs to draw: the chosen one first, then the others; beyond `most_tiles` the chosen one alone."""
+        chosen = self.decision.chosen
+        names = [chosen.scheduler]
+        if self.work.num_tiles <= most_tiles:
+            names += [name for name in schedulers if name != chosen.scheduler]
+        size, each = self.residency.cluster_size, self.residency.ctas_per_sm
+        return [
+            of_run(
+                self.work.run(
+                    name, order=chosen.order if name == chosen.scheduler else "given", record=True
+                ).run,
+                device.sm_clock_mhz,
+                response_cycles=self.work.overheads.clc_latency_cycles,
+                ctas_per_slot=size,
+                sms_per_slot=size if each == 1 else None,
+            )
+            for name in names
+        ]

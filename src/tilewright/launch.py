@@ -26,15 +26,18 @@ from tilewright.sim import (
     Metrics,
     Order,
     Overheads,
+    Run,
     Scheduler,
     metrics,
     simulate,
 )
+from tilewright.timeline import of_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tilewright.device import Device
+    from tilewright.timeline import Timeline
 
 PURE_CLOCK_MHZ = 1000.0
 """Clock of the pure model (`workers` and no device): a nanosecond a cycle, so that results have a unit."""
@@ -69,7 +72,7 @@ class Launch:
 class Simulation:
     """Metrics by scheduler, over the slots that may be left: `metrics` the shortest run, `worst` the longest.
 
-    `worst` is empty where one number of slots is certain.
+    `worst` is empty where one number of slots is certain. `timelines` are of the shortest runs, when asked for.
     """
 
     num_tiles: int
@@ -77,6 +80,7 @@ class Simulation:
     metrics: dict[Scheduler, Metrics]
     worst: dict[Scheduler, Metrics]
     notes: list[str] = field(default_factory=list)
+    timelines: tuple[Timeline, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """{scheduler: metrics}; with `makespan_us_worst` where placement matters."""
@@ -105,12 +109,14 @@ def simulate_launch(
     *,
     scheduler: str = "all",
     order: str = "given",
+    record: bool = False,
 ) -> Simulation:
     """Run tile costs under one scheduler or all of them.
 
     Args:
         costs: costs_cycles or costs_us, as `parse_costs` gives them.
         device: None for the pure model with `launch.workers` slots.
+        record: keep a timeline of each scheduler.
     Raises:
         BadInput: neither a device nor workers; nothing resident.
         UnknownName: no such scheduler.
@@ -120,7 +126,7 @@ def simulate_launch(
     if scheduler != "all" and scheduler not in SCHEDULERS:
         raise UnknownName("scheduler", scheduler, ("all", *SCHEDULERS))
     if device is None:
-        return _pure(costs, launch, scheduler, order)
+        return _pure(costs, launch, scheduler, order, record=record)
     size = math.prod(launch.cluster_shape)
     cta = CtaResources(launch.threads, launch.smem_bytes, launch.regs, launch.tmem_columns)
     idle = find_residency(cta, size, device, sm_budget=launch.sm_budget)
@@ -133,24 +139,19 @@ def simulate_launch(
     until = None if launch.busy_us is None else round(device.us_to_cycles(launch.busy_us))
     names = _names(scheduler, device)
 
-    def run(free: int) -> dict[Scheduler, Metrics]:
+    def run(name: Scheduler, free: int, *, record: bool = False) -> Run:
         held = Busy(slots=slots - free, end_cycles=until)
-        return {
-            name: metrics(
-                simulate(
-                    name,
-                    tiles,
-                    slots,
-                    workers=launch.workers,
-                    overheads=overheads,
-                    order=order,
-                    clc=Clc(depth=launch.clc_depth),
-                    disturbance=Disturbance(busy=(held,) if held.slots else ()),
-                ),
-                device.sm_clock_mhz,
-            )
-            for name in names
-        }
+        return simulate(
+            name,
+            tiles,
+            slots,
+            workers=launch.workers,
+            overheads=overheads,
+            order=order,
+            clc=Clc(depth=launch.clc_depth),
+            disturbance=Disturbance(busy=(held,) if held.slots else ()),
+            record=record,
+        )
 
     kindest, worst = min(left.resident_clusters_max, slots), left.resident_clusters
     ends = until is not None
@@ -158,7 +159,14 @@ def simulate_launch(
         raise BadInput(
             "no slot is left beside the other kernel, which never ends", given=launch.busy_sms
         )
-    runs = [run(free) for free in range(worst, kindest + 1) if free or ends]
+    left_over = [free for free in range(worst, kindest + 1) if free or ends]
+    runs = {
+        name: {free: metrics(run(name, free), device.sm_clock_mhz) for free in left_over}
+        for name in names
+    }
+    best = {
+        name: min(found, key=lambda free: found[free].makespan_us) for name, found in runs.items()
+    }
     notes = _notes(device, names, scheduler, overheads)
     if worst == 0 and not ends:
         notes.append(
@@ -167,16 +175,24 @@ def simulate_launch(
     return Simulation(
         num_tiles=len(tiles),
         where=_where(slots, size, device, launch, kindest, worst),
-        metrics={name: min((r[name] for r in runs), key=_makespan) for name in names},
-        worst={name: max((r[name] for r in runs), key=_makespan) for name in names}
-        if len(runs) > 1
+        metrics={name: runs[name][best[name]] for name in names},
+        worst={
+            name: max(runs[name].values(), key=lambda found: found.makespan_us) for name in names
+        }
+        if len(left_over) > 1
         else {},
         notes=notes,
+        timelines=tuple(
+            of_run(
+                run(name, best[name], record=True),
+                device.sm_clock_mhz,
+                response_cycles=overheads.clc_latency_cycles,
+                ctas_per_slot=size,
+                sms_per_slot=size if idle.ctas_per_sm == 1 else None,
+            )
+            for name in (names if record else ())
+        ),
     )
-
-
-def _makespan(found: Metrics) -> float:
-    return found.makespan_us
 
 
 def _names(scheduler: str, device: Device) -> tuple[Scheduler, ...]:
@@ -187,7 +203,12 @@ def _names(scheduler: str, device: Device) -> tuple[Scheduler, ...]:
 
 
 def _pure(
-    costs: Mapping[str, Sequence[float]], launch: Launch, scheduler: str, order: Order
+    costs: Mapping[str, Sequence[float]],
+    launch: Launch,
+    scheduler: str,
+    order: Order,
+    *,
+    record: bool,
 ) -> Simulation:
     if launch.workers is None:
         raise BadInput(
@@ -199,25 +220,24 @@ def _pure(
         )
     tiles = TileList.of(costs).costs(PURE_CLOCK_MHZ)
     names = SCHEDULERS if scheduler == "all" else tuple(n for n in SCHEDULERS if n == scheduler)
-    found = {
-        name: metrics(
-            simulate(
-                name,
-                tiles,
-                launch.workers,
-                overheads=Overheads(prologue_cycles=launch.prologue_cycles),
-                order=order,
-                clc=Clc(depth=launch.clc_depth),
-            ),
-            PURE_CLOCK_MHZ,
+    runs = [
+        simulate(
+            name,
+            tiles,
+            launch.workers,
+            overheads=Overheads(prologue_cycles=launch.prologue_cycles),
+            order=order,
+            clc=Clc(depth=launch.clc_depth),
+            record=record,
         )
         for name in names
-    }
+    ]
     return Simulation(
         len(tiles),
         f"{launch.workers} workers, no device: no overheads, a cycle is 1 ns",
-        found,
+        {run.scheduler: metrics(run, PURE_CLOCK_MHZ) for run in runs},
         {},
+        timelines=tuple(of_run(run, PURE_CLOCK_MHZ) for run in (runs if record else ())),
     )
 
 

@@ -57,7 +57,11 @@ def make_plan(problem: Workload, device: Device, options: Options = DEFAULT) -> 
     Raises:
         TilewrightError: bad input, nothing fits, or a value that the answer needs is unknown.
     """
-    draft = draft_of(problem, device, options)
+    return plan_of(draft_of(problem, device, options), problem, device)
+
+
+def plan_of(draft: Draft, problem: Workload, device: Device) -> Plan:
+    """A draft written out."""
     outcomes = draft.outcomes(schedulers_for(device))
     return Plan(
         tilewright=__version__,
@@ -286,6 +290,8 @@ def _schedule(draft: Draft, outcomes: dict[Any, Outcome]) -> ScheduleTables:
             "compute_us": roofline.compute_us,
             "memory_us": roofline.memory_us,
             "floor_us": roofline.floor_us,
+            "flops": roofline.flops,
+            "compulsory_bytes": roofline.compulsory_bytes,
             "of_floor": roofline.floor_us / draft.decision.chosen.us
             if draft.decision.chosen.us
             else 1.0,

@@ -30,7 +30,7 @@ PAIRS = {
     "MBAR-12": ("MBAR-12", "warning", 27),
     "MBAR-13": ("MBAR-13", "error", 31),
     "MBAR-14": ("MBAR-14", "error", 26),
-    "MBAR-15": ("MBAR-15", "note", 27),
+    "MBAR-15": ("MBAR-15", "warning", 27),
     "C14": ("MBAR-07", "error", 65),
 }
 
@@ -118,4 +118,4 @@ def test_count_in_a_loop_is_not_decided() -> None:
         "DONE:", "DONE:\n\tmbarrier.try_wait.parity.shared::cta.b64 %p3, [%r1], 0; @!%p3 bra DONE;"
     )
     assert said(waiting, "MBAR-03") == []
-    assert undecided(waiting, "MBAR-03") == [20]
+    assert undecided(waiting, "MBAR-03") == [20, 27]

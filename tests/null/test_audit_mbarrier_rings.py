@@ -176,3 +176,64 @@ def test_arrivals_of_a_round(edit: tuple[str, str], finding: tuple[str, int]) ->
 def test_a_release_that_may_be_left_out_is_not_counted() -> None:
     skipped = (" @%p6 bra TAKEN;", " setp.eq.u32 %p9, %r27, 0;\n @%p9 bra TAKEN;")
     assert not [each for each in errors(skipped) if each[0] == "MBAR-05"]
+
+
+# --- found beside the errors of the family --------------------------------------------------------
+
+
+def found(*edits: tuple[str, str]) -> dict[str, set[int]]:
+    """Lines of every finding, and of what is not decided under `? RULE`."""
+    text = KERNEL
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    report = audit_module(parse_ptx(text))
+    lines: dict[str, set[int]] = {}
+    for finding in report.findings:
+        lines.setdefault(finding.rule, set()).add(finding.span.line)
+    for open_ in report.not_decided:
+        lines.setdefault(f"? {open_.rule}", set()).add(open_.span.line)
+    return lines
+
+
+WAIT = " { .reg .pred d; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 d, [%r15+24], %r16; @!d bra again; }\n"
+ARM = "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%r15], 1024;"
+COPY = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r17], [%rd1], 1024, [%r15];"
+RELEASE = "mbarrier.arrive.release.cta.shared::cta.b64 _, [%r25+24];"
+
+
+def test_counts_and_parities_of_the_pipeline_are_shown() -> None:
+    assert not {"? MBAR-03", "? MBAR-07"} & set(found())
+
+
+@pytest.mark.parametrize(
+    ("edit", "rule", "line"),
+    [
+        ((WAIT, ""), "MBAR-12", 44),  # the slots come round with no wait
+        ((WAIT, WAIT.replace("@!d bra again; ", "")), "MBAR-15", 41),
+        ((ARM, ARM.replace("arrive.expect_tx", "arrive").replace(", 1024", "")), "TMA-03", 45),
+        ((COPY, ""), "TMA-03", 45),
+        ((COPY, f"{COPY} {COPY}"), "TMA-07", 46),
+        ((RELEASE, f"{RELEASE} {RELEASE}"), "MBAR-05", 71),
+        ((" @%p1 bra START;\n", "\n"), "MBAR-09", 22),  # by every thread
+        (("[%r4+40], %r7;", "[%r4+40], %r7; mbarrier.inval.shared::cta.b64 [%r4+40];"), "MBAR-10", 41),
+    ],
+)  # fmt: skip
+def test_breaks_that_other_families_report(edit: tuple[str, str], rule: str, line: int) -> None:
+    assert line in found(edit).get(rule, set())
+
+
+@pytest.mark.parametrize(("parity", "wrong"), [("%r12", True), ("%r33", False)])
+def test_waits_of_one_walk_agree(parity: str, *, wrong: bool) -> None:
+    tail = (
+        " shl.b32 %r31, %r11, 3;\n add.s32 %r32, %r31, %r4;\n xor.b32 %r33, %r12, 1;\n"
+        f"{WAIT.replace('[%r15+24], %r16', f'[%r32+24], {parity}')} bra END;\n"
+    )
+    lines = found((" bra END;\n", tail))
+    assert (lines.get("MBAR-07", set()) != set()) is wrong
+    assert "? MBAR-07" not in lines
+
+
+def test_a_release_that_data_decide_leaves_the_count_open() -> None:
+    skipped = (" @%p6 bra TAKEN;", " setp.eq.u32 %p9, %r27, 0;\n @%p9 bra TAKEN;")
+    assert found(skipped)["? MBAR-03"]

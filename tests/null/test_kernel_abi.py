@@ -6,13 +6,14 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
+from typing import Any
 
 import pytest
 
 from tilewright.device import load
 from tilewright.errors import BadInput
 from tilewright.kernels import harness
-from tilewright.kernels.abi import GemmShape, pack_arguments
+from tilewright.kernels.abi import REQUESTS, GemmShape, pack_arguments
 from tilewright.kernels.config import GemmConfig
 from tilewright.kernels.source import read_source
 from tilewright.tile_map import Raster
@@ -51,7 +52,7 @@ def config(**options: object) -> GemmConfig:
 
 MAPS = (b"\1" * 128, b"\2" * 128, b"\3" * 128)
 SHAPE = GemmShape(m=2**31 - 1, n=70_000, k=65_544, groups=3)
-ADDRESSES = {
+ADDRESSES: dict[str, Any] = {
     name: (index + 1) << 40
     for index, name in enumerate(
         ("output", "c", "bias", "counts", "work_counter", "a_data", "b_data")
@@ -89,6 +90,26 @@ def test_every_field_lies_where_the_struct_has_it() -> None:
     assert len(packed) == -(-ctypes.sizeof(found) // 64) * 64 == 512
 
 
+def test_times_come_behind_the_rest_and_only_where_they_are_kept() -> None:
+    """GemmLaunch: GemmArguments, then the pointers where config::timeline is set; 64-byte alignment."""
+    plain, _ = unpack({})
+    kept = pack_arguments(
+        config(timeline=True),
+        SHAPE,
+        MAPS,
+        **ADDRESSES,
+        alpha=0.5,
+        beta=-2.0,
+        times=(9 << 40, 10 << 40),
+    )
+    assert len(kept) == 576
+    assert kept[:512] == plain
+    assert struct.unpack_from("<2Q", kept, 512) == (9 << 40, 10 << 40)
+    time = declared("timeline.cuh", "RequestTime")
+    assert ctypes.sizeof(time) == REQUESTS.itemsize
+    assert [name for name, *_ in time._fields_] == list(REQUESTS.names or ())
+
+
 def test_a_swapped_product_has_its_extents_swapped() -> None:
     _, found = unpack({"swap_ab": True})
     assert (found.m, found.n) == (SHAPE.n, SHAPE.m)
@@ -118,7 +139,7 @@ def test_the_harness_s_argument_and_timeline() -> None:
     assert len(packed) == ctypes.sizeof(layout)
     assert (found.arguments, found.work_counter, found.timeline) == (1 << 40, 2 << 40, 3 << 40)
     assert found.num_tiles == 2**31 - 1
-    time = declared("harness.cuh", "TileTime")
+    time = declared("timeline.cuh", "TileTime")
     assert ctypes.sizeof(time) == harness.TIMELINE.itemsize == struct.calcsize("<2Q2I")
     fields = harness.TIMELINE.fields
     assert fields is not None

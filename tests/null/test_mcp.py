@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 from mcp.shared.exceptions import MCPError
 
+import mcp_client
 from console import run
 from mcp_client import (
     DATA,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 
 pytestmark = pytest.mark.anyio
+
+anyio_backend, http, client = mcp_client.anyio_backend, mcp_client.http, mcp_client.client
 
 
 async def test_every_tool_is_listed_with_valid_schemas(client: Client) -> None:

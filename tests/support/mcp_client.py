@@ -1,4 +1,4 @@
-"""The MCP server as a process, and the SDK's client connected to it."""
+"""The MCP server as a process, and the SDK's client connected to it; the fixtures are taken over by name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
@@ -95,3 +96,31 @@ def workers_of(server: int) -> set[int]:
 
 def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Where tests marked `anyio` run."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """An MCP server on loopback: its process and its URL."""
+    with http_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["stdio", "http"])
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    """A client of an MCP server, over each transport."""
+    from mcp import Client  # noqa: PLC0415
+
+    from mcp_client import stdio_client  # noqa: PLC0415
+
+    if request.param == "stdio":
+        async with stdio_client() as connected:
+            yield connected
+    else:
+        async with Client(request.getfixturevalue("http")[1]) as connected:
+            yield connected

@@ -109,6 +109,17 @@ def opcodes(found: Compiled) -> tuple[str, ...]:
     return tuple(re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@\S+\s+)?([A-Z][\w.]*)", text, re.MULTILINE))
 
 
+def main_loop_spills(found: Compiled) -> list[str]:
+    """Local memory touched between the first and the last product of a main loop, in words.
+
+    Products and what lies between them: ptxas keeps a loop's instructions together.
+    """
+    code = opcodes(found)
+    products = [at for at, opcode in enumerate(code) if "MMA" in opcode]
+    inside = code[products[0] : products[-1]]
+    return [f"{each} in the main loop" for each in inside if each.startswith(("LDL", "STL"))]
+
+
 # --- PTX --------------------------------------------------------------------------------------------------------------
 
 

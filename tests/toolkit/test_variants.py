@@ -22,7 +22,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from built import build_gemm, faults, opcodes
+from built import build_gemm, faults, main_loop_spills, opcodes
 
 from tilewright.device import load
 from tilewright.errors import TilewrightError
@@ -111,14 +111,13 @@ class Variant(NamedTuple):
 
     @property
     def may_spill(self) -> bool:
-        """Known to spill, or next to one that does; whoever cures them takes this away.
+        """Known to spill before or after the main loop, or next to one that does; whoever cures them takes this away.
 
-        wgmma: 128 accumulators a thread and an epilogue that reads C. mma.sync: sm_90 and sm_100 have no fp8
-        instruction of this kind, ptxas makes it of two for fp16, and 255 registers are too few for tiles from
-        128x128 on.
+        wgmma: 128 accumulators a thread and an epilogue that reads C. mma.sync: 128 as well, and sm_90 has no
+        fp8 instruction of this kind: ptxas makes it of two for fp16.
         """
-        if self.dtype.startswith("fp8") and self.arch in {"sm_90", "sm_100"}:
-            return self.tile[0] * self.tile[1] >= 128 * 128
+        if self.dtype.startswith("fp8") and self.arch == "sm_90":
+            return self.tile[0] * self.tile[1] > 128 * 128
         reads_c = EPILOGUES[self.epilogue].get("has_c", False)
         return self.arch == "sm_90a" and self.tile == (256, 128) and reads_c
 
@@ -148,6 +147,7 @@ def assert_all(
             )
             if variant.may_spill:
                 wrong = [each for each in wrong if not re.search("spill|stack|local memory", each)]
+                wrong += main_loop_spills(found)
         said += [f"{variant}: {each}" for each in wrong]
     assert not said, "\n".join(said)
 
@@ -373,17 +373,15 @@ def test_what_goes_round_meets(axes: tuple[str, str], family: list[Variant]) -> 
 
 
 @pytest.mark.parametrize(
-    "variant",
+    "excused",
     [
-        Variant("h200", "sm_90a", "bf16", "dynamic_atomic", (256, 128), 5, (2, 1)),
-        Variant("rtx_pro_6000", "sm_90", "fp8_e4m3", "static", (128, 256), 0),
-        Variant("rtx_pro_6000", "sm_100", "fp8_e5m2", "static", (256, 128), 0),
+        [Variant("h200", "sm_90a", "bf16", "dynamic_atomic", (256, 128), 5, (2, 1))],
+        [each for each in PORTABLE if each.may_spill],
     ],
-    ids=str,
+    ids=["wgmma", "mma.sync"],
 )
-def test_what_may_spill_still_does(variant: Variant) -> None:
+def test_what_may_spill_still_does(excused: list[Variant]) -> None:
     """Else `may_spill` forgives what nobody needs forgiven."""
-    assert variant.may_spill
-    assert any(
-        use.spill_store_bytes for use in build_gemm(variant.config(), variant.arch).functions
-    )
+    assert all(each.may_spill for each in excused)
+    uses = [use for each in excused for use in build_gemm(each.config(), each.arch).functions]
+    assert any(use.spill_store_bytes for use in uses)

@@ -21,7 +21,7 @@ from tilewright.audit.responses import (
     warps_of,
 )
 from tilewright.audit.rules import Outcome, rule
-from tilewright.audit.signals import ARRIVES, WAITS, align_of, bytes_of, declared
+from tilewright.audit.signals import ARRIVES, WAITS, align_of, bytes_of, declared, in_one_go
 from tilewright.audit.trace import CTAS_DIFFER, LANES_DIFFER, WARPS_DIFFER
 from tilewright.ptx.opcodes import unsupported_because
 
@@ -329,6 +329,13 @@ def sixteen_bytes(kernel: Kernel) -> Iterator[Outcome]:
 
 def _amounts(kernel: Kernel, view: Responses, request: Request, armed: _Armed) -> Iterator[Outcome]:
     expects = {op.index for op in armed.expects}
+    twice = next((r.op for r in view.requests if in_one_go(kernel, r.op, request.op)), None)
+    if twice is not None:
+        yield kernel.finding(
+            "CLC-04",
+            f"two requests bring {2 * RESPONSE_BYTES} bytes to one slot with no wait between",
+            request.op, twice, "asks already",
+        )  # fmt: skip
     on_ring = [r for r in view.requests if r.ring is request.ring]
     paired = all(
         kernel.flow.always_between(a.op.index, b.op.index, expects)

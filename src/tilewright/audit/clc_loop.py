@@ -302,9 +302,15 @@ def _fourth(kernel: Kernel, query: Op) -> Iterator[Outcome]:
 )  # fmt: skip
 def none_after_a_declined(kernel: Kernel) -> Iterator[Outcome]:
     """No request follows a response that was seen to be declined."""
-    view, paths = responses(kernel), kernel.paths
+    view = responses(kernel)
     if not view.asked:
         return
+    found = list(_requests_after_a_declined(kernel, view))
+    yield from found or _waits_after_a_declined(kernel, view)
+
+
+def _requests_after_a_declined(kernel: Kernel, view: Responses) -> Iterator[Outcome]:
+    paths = kernel.paths
     for request in view.requests:
         goal = (request.op.index,)
         for query in view.is_canceled:
@@ -319,6 +325,45 @@ def none_after_a_declined(kernel: Kernel) -> Iterator[Outcome]:
             if outcome is not None:
                 yield outcome
                 break
+
+
+def _waits_after_a_declined(kernel: Kernel, view: Responses) -> Iterator[Outcome]:
+    """Readers that go round to the next answer where this one was declined: none is asked for any more."""
+    paths = kernel.paths
+    rings = {request.ring for request in view.requests}
+    if view.unknown_barriers or None in rings:
+        return
+    several = any(ring is not None and ring.slots != 1 for ring in rings)
+    waits = {op.index: op for r in view.requests if r.ring is not None for op in view.waits(r.ring)}
+    ends = kernel.indices(kernel.flow.exits) | view.calls
+    for query in view.is_canceled:
+        for edge in sorted(view.declined):
+            branch = kernel.flow.ops[edge[0]]
+            if branch.node.opcode.root != "bra" or not kernel.flow.path((query.index,), edge[:1]):
+                continue
+            for crowd in paths.crowds_of(query, branch):
+                if paths.find(crowd, (edge,), ends, avoid={*waits, *view.calls, *_requests(view)}):
+                    continue
+                again = next((waits[i] for i in waits if paths.find(crowd, (edge,), (i,))), None)
+                if again is not None and several:
+                    yield kernel.undecided(
+                        "CLC-08",
+                        "whether the answer waited for after a decline was asked for before",
+                        again,
+                    )
+                    return
+                if again is not None:
+                    yield kernel.finding(
+                        "CLC-08",
+                        "after a declined response this thread waits for one more: whoever asks stops at a decline,"
+                        " and it waits for ever",
+                        again, branch, "goes on where the response was declined",
+                    )  # fmt: skip
+                    return
+
+
+def _requests(view: Responses) -> frozenset[int]:
+    return frozenset(request.op.index for request in view.requests)
 
 
 def _asked_again(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.audit.copies import certain
 from tilewright.audit.first import first_parity
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.signals import (
@@ -16,6 +17,7 @@ from tilewright.audit.signals import (
     WAITS,
     access_bytes,
     cluster_fences,
+    leaves,
     multicasts,
     remote_ops,
     signalled_by,
@@ -71,7 +73,9 @@ def _surely_out(kernel: Kernel, op: Op) -> bool:
     if multicasts(kernel, op) == "other":
         return True
     return any(
-        where(kernel, op, role) == "other" for role in ("dst", "src", "mbar") if role in op.roles
+        bool(certain(kernel, op, away))
+        for role in ("dst", "src", "mbar")
+        if (away := leaves(kernel, op, role)) is not None
     )
 
 
@@ -330,14 +334,22 @@ def rank_in_the_cluster(kernel: Kernel) -> Iterator[Outcome]:
     for op in kernel.ops("mapa"):
         rank = kernel.value(op, "cta")
         threads = kernel.threads(op)[0]
-        if rank is None or not rank.known or not threads.any():
+        if rank is None or not threads.any():
             continue
-        ranks = np.broadcast_to(rank.constant, threads.shape)[threads]
+        if not rank.known:
+            yield kernel.undecided("CLU-06", "the rank given to mapa is not known", op)
+            continue
+        ranks = np.broadcast_to(rank.constant, threads.shape)
         outside = (ranks < 0) | (ranks >= kernel.shape.ranks)
-        if outside.all():
+        verdict = certain(kernel, op, outside)
+        if verdict is None:
+            yield kernel.undecided(
+                "CLU-06", "whether a thread whose rank is outside executes it", op
+            )
+        elif verdict:
             yield kernel.finding(
                 "CLU-06",
-                f"mapa to rank {int(ranks[0])} of a cluster of {kernel.shape.ranks} CTAs",
+                f"mapa to rank {int(ranks[outside & threads][0])} of a cluster of {kernel.shape.ranks} CTAs",
                 op,
             )
             return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.audit.phases import slot_of
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.tcgen05 import cta_group, of_pair
 
@@ -132,6 +133,35 @@ def slots_are_released_by_commit(kernel: Kernel) -> Iterator[Outcome]:
                 " while it is read",
                 arrive, before[-1], "may still be reading the slot",
             )  # fmt: skip
+    yield from _accumulator_handed_over(kernel, mmas, completion)
+
+
+def _accumulator_handed_over(
+    kernel: Kernel, mmas: list[Op], completion: list[Op]
+) -> Iterator[Outcome]:
+    """An accumulator that others read behind a barrier on which the MMA's thread arrives by itself."""
+    for arrive in thread_arrives(kernel):
+        ring = kernel.ring(arrive)
+        if ring is None or kernel.of_ring(ring, "tcgen05.commit"):
+            continue
+        before = [mma for mma in mmas if on_its_way(kernel, mma, [arrive], completion)]
+        if not before or not way_holds(kernel, before[-1], arrive, completion):
+            continue
+        for wait in waits_of(kernel, ring):
+            loads = [
+                op
+                for op in kernel.ops("tcgen05.ld")
+                if on_its_way(kernel, wait, [op]) and not kernel.together(op, before[-1])
+            ]
+            told = [op for op in completion if any(kernel.together(op, load) for load in loads)]
+            if loads and not told:
+                yield kernel.finding(
+                    "TC-10",
+                    f"barrier {ring.name}: the thread that issues the MMA hands the accumulator over by an arrive,"
+                    " which does not wait for the MMA: it is read while it is written",
+                    arrive, loads[0], "reads the accumulator",
+                )  # fmt: skip
+                return
 
 
 def _reads(kernel: Kernel, mma: Op, fulls: set[Ring | None]) -> bool:
@@ -348,7 +378,8 @@ def last_commits_are_received(kernel: Kernel) -> Iterator[Outcome]:
     """A CTA receives every commit that another CTA aims at it before it exits."""
     refilled = refill_rings(kernel)
     for ring, copies in refilled.items():
-        commits = [op for op in kernel.of_ring(ring, "tcgen05.commit") if _leaves(kernel, op)]
+        commits = kernel.of_ring(ring, "tcgen05.commit")
+        leaving = [op for op in commits if _leaves(kernel, op)]
         if not commits:
             continue
         filling = [op for op in kernel.ops(*WAITS) if any(kernel.together(op, c) for c in copies)]
@@ -356,7 +387,21 @@ def last_commits_are_received(kernel: Kernel) -> Iterator[Outcome]:
             yield kernel.undecided("TC-18", "a barrier's address is not understood", commits[0])
             continue
         draining = [wait for wait in waits_of(kernel, ring) if not on_its_way(kernel, wait, copies)]
-        if not any(on_its_way(kernel, copy, draining) for copy in copies):
+        few = _fewer_than_slots(kernel, ring, draining)
+        if few and leaving:
+            yield kernel.finding(
+                "TC-18",
+                f"barrier {ring.name}: {few} of {ring.slots} slots are waited for behind the loop; the commits of the rest,"
+                " which other CTAs aim at it, may arrive in a CTA that has exited",
+                draining[0], leaving[-1], "arrives in every CTA of its mask",
+            )  # fmt: skip
+        elif few or not (leaving or draining):
+            yield kernel.undecided(
+                "TC-18",
+                f"barrier {ring.name}: whether this CTA's own last commits arrive before it exits",
+                commits[0],
+            )
+        elif leaving and not any(on_its_way(kernel, copy, draining) for copy in copies):
             waits = [w for w in waits_of(kernel, ring) if on_its_way(kernel, w, copies)]
             yield kernel.finding(
                 "TC-18",
@@ -364,6 +409,16 @@ def last_commits_are_received(kernel: Kernel) -> Iterator[Outcome]:
                 " may arrive in a CTA that has exited",
                 waits[-1], commits[-1], "arrives in every CTA of its mask",
             )  # fmt: skip
+
+
+def _fewer_than_slots(kernel: Kernel, ring: Ring, draining: list[Op]) -> int:
+    """How many slots are waited for behind the loop, each by a wait of its own, if it is some and not all."""
+    slots = [slot_of(kernel, wait) for wait in draining]
+    looped = any(len(kernel.flow.loops(wait.index)) > 1 for wait in draining)
+    if ring.slots is None or looped or not slots or any(slot is None for slot in slots):
+        return 0
+    ahead = {len(slot.wraps) for slot in slots if slot is not None}
+    return len(ahead) if len(ahead) < ring.slots else 0
 
 
 def _leaves(kernel: Kernel, commit: Op) -> bool:

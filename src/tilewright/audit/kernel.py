@@ -121,6 +121,11 @@ class Kernel:
             block_known=self._triple(".reqntid") is not None or self.options.block is not None,
         )
 
+    @property
+    def block_bounded(self) -> bool:
+        """Whether the text or the caller bounds the threads of a CTA."""
+        return self.shape.block_known or self.directive(".maxntid") is not None
+
     @cached_property
     def values(self) -> Values:
         """What its registers hold."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.audit.kernel import MBARRIER_BYTES
-from tilewright.audit.mbarrier_rings import slots_initialised
+from tilewright.audit.mbarrier_rings import ended_slots, slots_initialised
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.signals import (
     ARRIVES,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tilewright.ptx.values import Value
 
 EXPECTS = ("mbarrier.expect_tx", "mbarrier.complete_tx")
+WARP = 32
 OWN_ONLY = ("mbarrier.init", "mbarrier.inval", *WAITS)
 
 
@@ -134,7 +135,9 @@ def _init_unseen(kernel: Kernel, init: Op, user: Op) -> Outcome | None:
         return None
     out = where(kernel, user, "mbar") != "own" or multicasts(kernel, user) != "own"
     foreign = reach.mask(user) & ~reach.mask(init)
-    strong = _publishers(kernel, init, across_ctas=out)
+    strong = kernel.view(_Published).by(
+        init, across_ctas=out, one_warp=_one_warp(kernel, init, user)
+    )
     if not (foreign or out) or not kernel.flow.path((init.index,), (user.index,), strong):
         return None
     arrivals = _arrivals_unpublished(kernel, init)
@@ -193,19 +196,35 @@ def _may_be_same_slot(kernel: Kernel, init: Op, user: Op) -> bool:
     return a.single == b.single or a.single is None or b.single is None
 
 
-def _publishers(kernel: Kernel, init: Op, *, across_ctas: bool) -> set[int]:
-    """Barriers that order an initialisation before what follows them."""
-    arrives = kernel.ops("barrier.cluster.arrive")
-    unpublished = set(_arrivals_unpublished(kernel, init))
-    found = {op.index for op in arrives if op.index not in unpublished}
-    if not across_ctas:
-        found |= kernel.indices(kernel.ops(*CTA_BARRIERS))
-        found |= {
-            op.index
-            for op in kernel.ops("bar.warp.sync")
-            if kernel.reach.mask(op) & kernel.reach.mask(init)
-        }
-    return found
+class _Published:
+    """Barriers that order each initialisation before what follows them, kept."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._kept: dict[tuple[int, bool, bool], set[int]] = {}
+
+    def by(self, init: Op, *, across_ctas: bool, one_warp: bool) -> set[int]:
+        key = init.index, across_ctas, one_warp
+        if key not in self._kept:
+            self._kept[key] = self._find(init, across_ctas=across_ctas, one_warp=one_warp)
+        return self._kept[key]
+
+    def _find(self, init: Op, *, across_ctas: bool, one_warp: bool) -> set[int]:
+        kernel = self.kernel
+        unpublished = set(_arrivals_unpublished(kernel, init))
+        found = kernel.indices(kernel.ops("barrier.cluster.arrive")) - unpublished
+        found &= kernel.flow.reachable((init.index,))  # an arrival before it says nothing of it
+        if not across_ctas:
+            found |= kernel.indices(kernel.ops(*CTA_BARRIERS))
+            if one_warp:
+                found |= kernel.indices(kernel.ops("bar.warp.sync"))
+        return found
+
+
+def _one_warp(kernel: Kernel, init: Op, user: Op) -> bool:
+    """Whether all that execute either are of one warp of each CTA."""
+    warps = (kernel.threads(init)[0] | kernel.threads(user)[0]).any(axis=0).nonzero()[0] // WARP
+    return bool(np.unique(warps).size <= 1)
 
 
 def _arrivals_unpublished(kernel: Kernel, init: Op) -> list[int]:
@@ -244,6 +263,7 @@ def _same_address(a: Value | None, b: Value | None) -> bool:
 def initialised_once(kernel: Kernel) -> Iterator[Outcome]:
     """A live barrier must not be initialised again without mbarrier.inval."""
     inits = kernel.ops("mbarrier.init")
+    yield from _by_several(kernel, inits)
     for second in inits:
         for first in inits:
             where_first, where_second = kernel.value(first, "mbar"), kernel.value(second, "mbar")
@@ -260,6 +280,23 @@ def initialised_once(kernel: Kernel) -> Iterator[Outcome]:
                 second, first, "initialised here first",
             )  # fmt: skip
             break
+
+
+def _by_several(kernel: Kernel, inits: list[Op]) -> Iterator[Outcome]:
+    """Threads of one CTA that all initialise the same barrier: the second finds a live one."""
+    for op in inits:
+        value, (mask, exact) = kernel.value(op, "mbar"), kernel.threads(op)
+        if value is None or value.unknown or value.single is None or not exact:
+            continue
+        most = int(mask.sum(axis=1).max())
+        if most > 1 and kernel.block_bounded:
+            yield kernel.finding(
+                "MBAR-09",
+                f"{_name(kernel, op)} is initialised by {most} threads of a CTA: all but the first find a live"
+                " barrier, and one that comes late wipes out what has arrived",
+                op,
+            )
+            return
 
 
 def _surely_follows(kernel: Kernel, first: Op, second: Op) -> bool:
@@ -280,7 +317,7 @@ def _surely_follows(kernel: Kernel, first: Op, second: Op) -> bool:
 def bytes_not_reused(kernel: Kernel) -> Iterator[Outcome]:
     """The bytes of a live barrier are for mbarrier instructions only, and those are for live barriers only."""
     yield from _plain_accesses(kernel)
-    yield from _after_the_end(kernel)
+    yield from [*_after_the_end(kernel)] or ended_slots(kernel)
     yield from _never_initialised(kernel)
 
 
@@ -453,7 +490,7 @@ def _arrival_count(kernel: Kernel, op: Op) -> Iterator[Outcome]:
 
 
 @rule(
-    "MBAR-15", "note", section="9.7.13.15.16",
+    "MBAR-15", "warning", section="9.7.13.15.16",
     help="loop until it returns true",
 )  # fmt: skip
 def result_used(kernel: Kernel) -> Iterator[Outcome]:
@@ -467,7 +504,7 @@ def result_used(kernel: Kernel) -> Iterator[Outcome]:
                 "MBAR-15",
                 f"result of {op.entry} is never read; it may be false, and then nothing is ordered",
                 op,
-                severity="note",
+                severity="warning",
             )
 
 

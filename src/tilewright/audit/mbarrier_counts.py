@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.audit.first import spins
+from tilewright.audit.copies import depends_on_rank
+from tilewright.audit.first import blocking_waits, spins
 from tilewright.audit.mbarrier_rings import walks
-from tilewright.audit.signals import SIGNALS, WAITS, count_of, signalled_by
+from tilewright.audit.signals import SIGNALS, WAITS, count_of, in_one_go, signalled_by
 from tilewright.ptx.nodes import Name
 
 if TYPE_CHECKING:
@@ -53,15 +54,28 @@ def pairs(kernel: Kernel) -> list[Pair]:
         ring: {op.index for op in kernel.of_ring(ring, *WAITS) if spins(kernel, op)}
         for ring in kernel.rings
     }
+    own = {ring: blocking_waits(kernel, ring) for ring in kernel.rings}
     found = []
     for ring in kernel.rings:
-        for other in kernel.rings:
-            a, b = sites[ring], sites[other]
-            fits = other is not ring and other.slots == ring.slots and ring.slots is not None
-            if not fits or not a or not b or not waits[ring] or not waits[other]:
-                continue
-            if _held(kernel, a, waits[other]) and _held(kernel, b, waits[ring]):
-                found.append(Pair(ring, other, a, waits[other]))
+        fitting = [
+            other
+            for other in kernel.rings
+            if other is not ring and other.slots == ring.slots and ring.slots is not None
+            if sites[ring] and sites[other] and waits[ring] and waits[other]
+        ]
+        # by the other barrier alone; else some of them wait for the phase that they have arrived on
+        for mine, its in (({}, {}), (own, own)):
+            other = next(
+                (
+                    each
+                    for each in fitting
+                    if _held(kernel, sites[ring], waits[each] | mine.get(ring, set()))
+                    and _held(kernel, sites[each], waits[ring] | its.get(each, set()))
+                ),
+                None,
+            )
+            if other is not None:
+                found.append(Pair(ring, other, sites[ring], waits[other]))
                 break
     return found
 
@@ -90,7 +104,13 @@ def _held(kernel: Kernel, sites: list[Op], waits: set[int]) -> bool:
     """Whether each place is in a loop every round of which passes one of the waits."""
     return all(
         kernel.flow.path((op.index,), (op.index,))
-        and not kernel.flow.path((op.index,), (op.index,), waits)
+        and (
+            not kernel.flow.path((op.index,), (op.index,), waits)
+            or not any(
+                kernel.paths.find(crowd, (op.index,), (op.index,), avoid=waits)
+                for crowd in kernel.paths.crowds_of(op)
+            )
+        )
         for op in sites
     )
 
@@ -107,7 +127,10 @@ def counts_of_rounds(kernel: Kernel) -> Iterator[Outcome]:
         every_slot = ring.slots == 1 or all(op in walked for op in pair.sites)
         if ring.count is None or not every_slot or any(some is None for some in each):
             continue
-        most = int(np.max(np.sum([some for some in each if some is not None], axis=0)))
+        by_rank = np.sum([some for some in each if some is not None], axis=0)
+        surely = [op for op in kernel.of_ring(ring, *WAITS) if not depends_on_rank(kernel, op)]
+        waiting = {rank for op in surely for rank in kernel.ranks(op)}
+        most = min((int(by_rank[rank]) for rank in waiting), default=int(np.max(by_rank)))
         if most < ring.count:
             yield kernel.finding(
                 "MBAR-03",
@@ -121,7 +144,7 @@ def _arrivals(kernel: Kernel, op: Op) -> np.ndarray | None:
     ranks = kernel.shape.ranks
     count, threads = count_of(kernel, op), kernel.threads(op)[0]
     value = kernel.value(op, "mbar")
-    if count is None or value is None or not (kernel.shape.block_known or _bounded(kernel)):
+    if count is None or value is None or not kernel.block_bounded:
         return None
     own = np.broadcast_to(np.arange(ranks)[:, None], threads.shape)
     if op.has("multicast::cluster::all"):
@@ -139,10 +162,6 @@ def _arrivals(kernel: Kernel, op: Op) -> np.ndarray | None:
     inside = threads & (target >= 0) & (target < ranks)
     found: np.ndarray = np.bincount(target[inside], minlength=ranks)[:ranks] * count
     return found
-
-
-def _bounded(kernel: Kernel) -> bool:
-    return kernel.directive(".maxntid") is not None
 
 
 def _by_mask(kernel: Kernel, op: Op, threads: np.ndarray) -> np.ndarray | None:
@@ -163,7 +182,11 @@ def too_many_a_round(kernel: Kernel) -> Iterator[Outcome]:
     for pair in kernel.view(pairs):
         ring = pair.ring
         every_slot = [op for op in pair.sites if ring.slots == 1 or op in walked]
-        sure = [(op, _targets(kernel, op, _surely(kernel, pair, op))) for op in every_slot]
+        alone = {op: _targets(kernel, op, _surely(kernel, pair, op)) for op in every_slot}
+        sure = [
+            (op, sum((alone[b] for b in every_slot if in_one_go(kernel, b, op)), alone[op]))
+            for op in every_slot
+        ]
         if ring.count is None or not sure:
             continue
         # a thread counts once, at the place where it arrives most: copies of a loop's body share the slots
@@ -297,3 +320,50 @@ def _alike(kernel: Kernel, op: Op, wait: Op) -> bool:
             if made.node.opcode.root == "ld" and not made.has("param"):
                 return False
     return True
+
+
+# --- shown to be right ----------------------------------------------------------------------------
+
+
+def count_unproven(kernel: Kernel, ring: Ring) -> tuple[Op, str] | None:
+    """The first place of which it is not shown that each phase gets its arrivals and no more, and why."""
+    pair = next((each for each in kernel.view(pairs) if each.ring is ring), None)
+    sites = [op for op in signalled_by(kernel, ring) if op.is_a(*SIGNALS)]
+    if not sites:
+        return ring.inits[0], "nothing arrives on it by the text"
+    if pair is None:
+        return sites[0], _not_held(kernel, ring, sites)
+    walked = {walk.op for walk in kernel.view(walks)}
+    for op in sites:
+        why = _unsure(kernel, pair, op, walked)
+        if why:
+            return op, why
+    each = [arrivals for op in sites if (arrivals := _arrivals(kernel, op)) is not None]
+    most = np.sum(each, axis=0)
+    waiting = {rank for op in kernel.of_ring(ring, *WAITS) for rank in kernel.ranks(op)}
+    wrong = next((rank for rank in sorted(waiting) if int(most[rank]) != ring.count), None)
+    if wrong is not None:
+        return sites[0], f"{int(most[wrong])} arrivals a round in CTA {wrong} by the text"
+    return None
+
+
+def _unsure(kernel: Kernel, pair: Pair, op: Op, walked: set[Op]) -> str:
+    """What is not known of a place; empty where each of its threads arrives once a round, in a known CTA."""
+    if pair.ring.slots != 1 and op not in walked:
+        return "the slot is not a counted index"
+    if _arrivals(kernel, op) is None:
+        return "who arrives, or in which CTA, is not known"
+    threads = np.broadcast_to(kernel.threads(op)[0], _full(kernel))
+    if not np.array_equal(_surely(kernel, pair, op), threads):
+        return "something unknown decides whether a thread arrives in a round"
+    return ""
+
+
+def _not_held(kernel: Kernel, ring: Ring, sites: list[Op]) -> str:
+    again = [op for op in sites if kernel.flow.path((op.index,), (op.index,))]
+    line = (again or sites)[0].span.line
+    if not kernel.of_ring(ring, *WAITS):
+        return "nothing waits for it"
+    return (
+        f"no barrier is shown to hold back the next arrival of line {line} until this phase is over"
+    )

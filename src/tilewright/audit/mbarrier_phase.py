@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 from tilewright.audit.first import blocking_waits, first_parity
 from tilewright.audit.mbarrier_counts import counts_of_rounds, too_many_a_round
 from tilewright.audit.mbarrier_rings import constant_in_loop, one_depth, slots_alike
+from tilewright.audit.mbarrier_rounds import unheld_rounds
 from tilewright.audit.mbarrier_start import starts_behind
+from tilewright.audit.phases import waits_agree
+from tilewright.audit.proofs import arrivals_shown, parity_shown
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.signals import (
     ARRIVES,
@@ -19,50 +22,22 @@ from tilewright.audit.signals import (
     WAITS,
     all_understood,
     count_of,
+    in_one_go,
     multicasts,
+    same_slot,
     signalled_by,
     where,
 )
+from tilewright.audit.trace import LANES_DIFFER, WARPS_DIFFER, may_split, sources
+from tilewright.ptx.nodes import Memory, Name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tilewright.audit.kernel import Kernel, Ring
     from tilewright.ptx.flow import Op
-    from tilewright.ptx.values import Value
 
 WARP = 32
-BLOCKING_ROOTS = frozenset({"bar", "barrier", "atom", "call", "nanosleep"})
-
-
-def _blocks(op: Op) -> bool:
-    """Whether a thread may be held, or learn something from others, at an instruction."""
-    root = op.node.opcode.root
-    return root in BLOCKING_ROOTS or op.is_a(*WAITS) or (root == "ld" and op.has("acquire"))
-
-
-def _same_slot(a: Value | None, b: Value | None) -> bool:
-    """The same barrier, given that the second is reached from the first without going back before it."""
-    if a is None or b is None or not a.base:
-        return False
-    same_cta = (a.cta is None) == (b.cta is None)
-    if a.cta is not None and b.cta is not None:
-        same_cta = a.cta.unknown == b.cta.unknown and a.cta.same_place(b.cta)
-    return same_cta and a.unknown == b.unknown and a.same_place(b)
-
-
-def _in_one_go(kernel: Kernel, first: Op, second: Op) -> bool:
-    """Whether whoever executes `second` has executed `first` before, on the same slot, with no wait between."""
-    if first.index == second.index or not kernel.flow.dominates(first.index, second.index):
-        return False
-    if first.guard and first.guard != second.guard:
-        return False
-    if not _same_slot(kernel.value(first, "mbar"), kernel.value(second, "mbar")):
-        return False
-    if not kernel.together(first, second):
-        return False
-    between = kernel.reach.between(first, second)
-    return not any(_blocks(kernel.flow.ops[i]) for i in between)
 
 
 def _reused(kernel: Kernel, ring: Ring) -> bool:
@@ -82,10 +57,11 @@ def arrivals_reach_the_count(kernel: Kernel) -> Iterator[Outcome]:
     """A phase completes only with as many arrivals as the barrier was initialised with."""
     yield from slots_alike(kernel)
     yield from counts_of_rounds(kernel)
+    yield from arrivals_shown(kernel)
     understood = all_understood(kernel)
     for ring in kernel.rings:
         waits = blocking_waits(kernel, ring)
-        if ring.count is None or not waits or not _counts_known(kernel) or _reused(kernel, ring):
+        if ring.count is None or not waits or not kernel.block_bounded or _reused(kernel, ring):
             continue
         most = _most_arrivals(kernel, ring, waits)
         if most is None or most[0] >= ring.count:
@@ -103,11 +79,6 @@ def arrivals_reach_the_count(kernel: Kernel) -> Iterator[Outcome]:
             f"{ring.name} expects {ring.count} arrivals a phase and gets at most {most[0]}: its first phase never completes",
             ring.inits[0], wait, "deadlock: waits here for the first phase",
         )  # fmt: skip
-
-
-def _counts_known(kernel: Kernel) -> bool:
-    """Whether the text bounds the threads of a CTA."""
-    return kernel.shape.block_known or kernel.directive(".maxntid") is not None
 
 
 def _most_arrivals(kernel: Kernel, ring: Ring, waits: set[int]) -> tuple[int, str] | None:
@@ -163,7 +134,7 @@ def arrivals_within_the_count(kernel: Kernel) -> Iterator[Outcome]:
 
 
 def _too_many_in_one_go(kernel: Kernel, ring: Ring, op: Op, sites: list[Op]) -> Outcome | None:
-    before = [each for each in sites if _in_one_go(kernel, each, op)]
+    before = [each for each in sites if in_one_go(kernel, each, op)]
     counts = [count_of(kernel, each) for each in [*before, op]]
     total = sum(each or 0 for each in counts)
     if not before or ring.count is None or total <= ring.count:
@@ -176,19 +147,11 @@ def _too_many_in_one_go(kernel: Kernel, ring: Ring, op: Op, sites: list[Op]) -> 
 
 
 def _too_many_threads(kernel: Kernel, ring: Ring, op: Op) -> Outcome | None:
-    count, each = ring.count, count_of(kernel, op)
-    if count is None or each is None or where(kernel, op, "mbar") != "own":
+    """Lanes of one warp that arrive together on one slot, more than a phase takes."""
+    count, each, value = ring.count, count_of(kernel, op), kernel.value(op, "mbar")
+    if count is None or each is None or value is None or value.single is None:
         return None
-    if kernel.reach.open_conditions(op) or not _counts_known(kernel):
-        return None
-    waits = kernel.indices(kernel.of_ring(ring, *WAITS))
-    value = kernel.value(op, "mbar")
-    if (
-        kernel.flow.path(waits, (op.index,))
-        or value is None
-        or value.single is None
-        or value.unknown
-    ):
+    if not kernel.block_bounded or op.has("multicast::cluster") or _lanes_part(kernel, op):
         return None
     threads = _lanes_at_most(kernel, op)
     if threads * each <= count:
@@ -198,6 +161,20 @@ def _too_many_threads(kernel: Kernel, ring: Ring, op: Op) -> Outcome | None:
         f"{ring.name} expects {count} arrivals a phase; one warp makes {threads * each} here with no wait between",
         op, ring.inits[0], "count given here",
     )  # fmt: skip
+
+
+def _lanes_part(kernel: Kernel, op: Op) -> bool:
+    """Whether lanes of a warp may not all arrive, or arrive in different slots or CTAs."""
+    value = kernel.value(op, "mbar")
+    rank = None if value is None else value.cta
+    if value is None or (rank is not None and (rank.unknown or rank.single is None)):
+        return True
+    address = op.role("mbar")
+    names = address.parts[0] if isinstance(address, Memory) else address
+    lanes = (
+        sources(kernel, names.name, op.index) if value.unknown and isinstance(names, Name) else ()
+    )
+    return bool(LANES_DIFFER & set(lanes)) or may_split(kernel, op, WARPS_DIFFER)
 
 
 def _lanes_at_most(kernel: Kernel, op: Op) -> int:
@@ -220,12 +197,12 @@ def expectation_before_completion(kernel: Kernel) -> Iterator[Outcome]:
             continue
         sites = kernel.of_ring(ring, *ARRIVES)
         before = [
-            op for op in sites if _in_one_go(kernel, op, expect) and "tx_bytes" not in op.roles
+            op for op in sites if in_one_go(kernel, op, expect) and "tx_bytes" not in op.roles
         ]
         earlier = [
             op
             for op in kernel.of_ring(ring, "mbarrier.expect_tx", *ARRIVES)
-            if "tx_bytes" in op.roles and _in_one_go(kernel, op, expect)
+            if "tx_bytes" in op.roles and in_one_go(kernel, op, expect)
         ]
         if not before or earlier:
             continue
@@ -256,10 +233,12 @@ def parity_follows_the_phase(kernel: Kernel) -> Iterator[Outcome]:
     for ring in kernel.rings:
         found = [*_constant_parity(kernel, ring)] or [*constant_in_loop(kernel, ring)]
         yield from found or starts_behind(kernel, ring)
+        yield from waits_agree(kernel, ring)
         yield from _first_wait_passes(kernel, ring)
     yield from one_depth(kernel)
     yield from _nobody_first(kernel)
     yield from _outrun(kernel)
+    yield from parity_shown(kernel)
 
 
 def _constant_parity(kernel: Kernel, ring: Ring) -> Iterator[Outcome]:
@@ -277,7 +256,7 @@ def _constant_parity(kernel: Kernel, ring: Ring) -> Iterator[Outcome]:
                 op
                 for op in arrivals
                 if op.index in members
-                and _same_slot(kernel.value(op, "mbar"), value)
+                and same_slot(kernel.value(op, "mbar"), value)
                 and not any(each.at in members for each in kernel.reach.open_conditions(op))
             ]
             alone = all(op.index in members for op in arrivals)
@@ -307,15 +286,14 @@ def _first_wait_passes(kernel: Kernel, ring: Ring) -> Iterator[Outcome]:
         if first_parity(kernel, wait) != 1:
             continue
         armed = [
-            op
-            for op in arrivals
-            if _same_slot(kernel.value(op, "mbar"), kernel.value(wait, "mbar"))
+            op for op in arrivals if same_slot(kernel.value(op, "mbar"), kernel.value(wait, "mbar"))
         ]
         first = kernel.reach.threads_to((-1,), wait, places - {wait.index})
         unarmed = kernel.reach.threads_to(
             (-1,), wait, kernel.indices(armed) | (places - {wait.index})
         )
-        if armed and first & ~unarmed and not _first_with(kernel, waits, 0):
+        mine = [each for each in waits if kernel.together(each, wait)]
+        if armed and first & ~unarmed and not _first_with(kernel, mine, 0):
             yield kernel.finding(
                 "MBAR-07",
                 f"first wait on {ring.name} is for parity 1, which a fresh barrier passes at once: the bytes of its first phase are not waited for",
@@ -339,7 +317,7 @@ def _nobody_first(kernel: Kernel) -> Iterator[Outcome]:
     }
     for ring, own in blocking.items():
         arrivals = [op for op in signalled_by(kernel, ring) if op.is_a(*SIGNALS)]
-        if not arrivals or not own or not _counts_known(kernel):
+        if not arrivals or not own or not kernel.block_bounded:
             continue
         needs[ring] = {
             other
@@ -454,6 +432,7 @@ def every_phase_is_observed(kernel: Kernel) -> Iterator[Outcome]:
     """Some wait must see a phase complete before an arrival on the next."""
     if not all_understood(kernel):
         return
+    yield from unheld_rounds(kernel)
     for ring in kernel.rings:
         if kernel.of_ring(ring, *WAITS) or ring.count != 1:
             continue

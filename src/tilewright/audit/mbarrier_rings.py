@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.audit.kernel import MBARRIER_BYTES
-from tilewright.audit.signals import WAITS, signalled_by
+from tilewright.audit.signals import CTA_BARRIERS, WAITS, signalled_by
 from tilewright.ptx.flow import constant
 from tilewright.ptx.nodes import Name
 
@@ -197,6 +197,44 @@ def slots_initialised(kernel: Kernel) -> Iterator[Outcome]:
             f"slot {(missing[0][1] - walk.start[1]) // MBARRIER_BYTES} of a ring of {walk.depth} is never initialised: no mbarrier.init of {_named(missing[0])}",
             walk.op, walk.wrap, "the index goes back to 0 here",
         )  # fmt: skip
+
+
+def ended_slots(kernel: Kernel) -> Iterator[Outcome]:
+    """MBAR-10: an index walks over a slot that was invalidated before all threads met, and not made anew."""
+    flow, inits = kernel.flow, kernel.view(inits_of)
+    meetings = kernel.indices(kernel.ops("barrier.cluster.arrive", *CTA_BARRIERS))
+    ends = kernel.ops("mbarrier.inval")
+    named = list(_places(kernel)) if ends else []
+    for end in ends:
+        value = kernel.value(end, "mbar")
+        if value is None or value.unknown or value.single is None:
+            continue
+        place = value.base, value.single
+        again = kernel.indices(inits.at.get(place, ()))
+        ahead = flow.reachable((end.index,), again)
+        late = {i for i in meetings & ahead if not flow.path((i,), (end.index,))}
+        if not late or kernel.reach.open_conditions(end) or again & ahead:
+            continue
+        for op, places in named:
+            met = op.index in ahead and not kernel.reach.threads_to((-1,), op, late)
+            if place in places and op is not end and met:
+                yield kernel.finding(
+                    "MBAR-10",
+                    f"{op.name} comes to {_named(places[0])} after the mbarrier.inval of {'it' if len(places) == 1 else 'one of its slots'}",
+                    op, end, "no barrier from here on",
+                )  # fmt: skip
+                break
+
+
+def _places(kernel: Kernel) -> Iterator[tuple[Op, list[Place]]]:
+    """Instructions on barriers with every slot that they come to."""
+    walked = {walk.op: walk for walk in kernel.view(walks)}
+    for op in kernel.flow.ops:
+        value = kernel.value(op, "mbar") if "mbar" in op.roles else None
+        if op in walked:
+            yield op, _slots(walked[op])
+        elif value is not None and value.base and not value.unknown and value.single is not None:
+            yield op, [(value.base, value.single)]
 
 
 def one_depth(kernel: Kernel) -> Iterator[Outcome]:

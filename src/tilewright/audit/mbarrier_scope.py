@@ -55,6 +55,7 @@ def scope_of_the_publisher(kernel: Kernel) -> Iterator[Outcome]:
                 remote, wait, "waited for here", severity,
             )  # fmt: skip
         yield from _relaxed_after_store(kernel, ring, signals, severity)
+        yield from _read_behind_relaxed(kernel, ring, signals, severity)
 
 
 def _publishes_to_cluster(kernel: Kernel, op: Op) -> bool:
@@ -90,5 +91,29 @@ def _relaxed_after_store(
                 yield kernel.finding(
                     "MBAR-08", f"relaxed arrive on {ring.name} of another CTA publishes nothing, and a store to that CTA comes before it",
                     op, store, "stored here", severity,
+                )  # fmt: skip
+                return
+
+
+def _read_behind_relaxed(
+    kernel: Kernel, ring: Ring, signals: Iterable[Op], severity: Severity
+) -> Iterator[Outcome]:
+    """Generic reads, behind a relaxed wait, of what st.async wrote."""
+    fills = [kernel.value(op, "dst") for op in signals if op.is_a("st.async", "red.async")]
+    fences = kernel.indices(
+        op for op in kernel.ops("fence") if not op.is_a("fence.proxy", "fence.mbarrier_init")
+    )
+    waits = kernel.of_ring(ring, *WAITS)
+    for wait in (op for op in waits if op.has("relaxed") and fills):
+        avoid = fences | {op.index for op in waits} | kernel.elsewhere(wait)
+        for read in kernel.ops("ld"):
+            value = kernel.value(read, "src")
+            same = value is not None and any(f is not None and f.same_place(value) for f in fills)
+            if same and kernel.together(read, wait) and kernel.flow.path(
+                (wait.index,), (read.index,), avoid
+            ):  # fmt: skip
+                yield kernel.finding(
+                    "MBAR-08", f"relaxed wait on {ring.name} makes nothing visible, and what st.async wrote is read behind it",
+                    wait, read, "read here", severity,
                 )  # fmt: skip
                 return

@@ -34,7 +34,7 @@ def starts_behind(kernel: Kernel, ring: Ring) -> Iterator[Outcome]:
             continue
         if any(first_parity(kernel, each) != 1 for each in waits if kernel.together(each, wait)):
             continue
-        reader = _reader(kernel, wait, committed=not filled)
+        reader = _reads_there(kernel, wait, filled) or _reader(kernel, wait, committed=not filled)
         if reader is None:
             continue
         yield kernel.finding(
@@ -48,6 +48,22 @@ def starts_behind(kernel: Kernel, ring: Ring) -> Iterator[Outcome]:
 def _signals_too(kernel: Kernel, wait: Op, signals: list[Op]) -> bool:
     """Whether threads that wait also fill or arrive."""
     return any(kernel.together(op, wait) for op in signals if op.is_a(*SIGNALS, *FILLS))
+
+
+def _reads_there(kernel: Kernel, wait: Op, filled: list[Op]) -> Op | None:
+    """A load behind the wait, of the very place that is filled."""
+    written = [
+        kernel.value(op, role) for op in filled for role in ("dst", "response") if role in op.roles
+    ]
+    places = [value for value in written if value is not None and value.base]
+    behind = kernel.flow.reachable((wait.index,), kernel.elsewhere(wait))
+    for op in kernel.ops("ld"):
+        value = (
+            kernel.value(op, "src") if op.index in behind and kernel.together(op, wait) else None
+        )
+        if value is not None and any(value.same_place(place) for place in places):
+            return op
+    return None
 
 
 def _reader(kernel: Kernel, wait: Op, *, committed: bool) -> Op | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilewright.audit.contract import KernelContract, compare_with_plan, recover_contract
@@ -108,12 +108,16 @@ class Audited:
         findings: those that no comment and no baseline silences.
         not_decided: with their places.
         differences: between the kernels' contracts and a plan's.
+        file: name of the PTX, which lines of contracts are of.
+        sources: texts by file name, as the places name them.
     """
 
     findings: tuple[Located, ...]
     not_decided: tuple[tuple[PlaceOf, NotDecided], ...]
     contracts: tuple[KernelContract, ...]
     differences: tuple[str, ...] = ()
+    file: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def table(self) -> Records:
         """A row a finding, as `audit --json` has them, for pandas, polars and notebooks."""
@@ -157,4 +161,6 @@ def audit_text(
         tuple((locator.place(each.span), each) for each in report.not_decided),
         contracts,
         tuple(differences),
+        module.span.file,
+        sources,
     )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tilewright.audit.kernel import Kernel, Ring
     from tilewright.ptx.flow import Op
     from tilewright.ptx.nodes import Variable
+    from tilewright.ptx.values import Value
 
 Where = Literal["own", "other", "maybe"]
 
@@ -25,6 +26,7 @@ CTA_BARRIERS = (
     "barrier.sync", "barrier.red", "barrier.cta.sync", "barrier.cta.red",
 )  # fmt: skip
 COUNT_MAX = (1 << 20) - 1
+BLOCKING_ROOTS = frozenset({"bar", "barrier", "atom", "call", "nanosleep"})
 MEMORY_ROLES = ("dst", "src", "mbar", "response", "address")
 
 _TYPE_BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
@@ -37,17 +39,23 @@ def where(kernel: Kernel, op: Op, role: str) -> Where:
         return "own"
     if kernel.shape.cluster_known and kernel.shape.ranks == 1:
         return "own"
-    threads = kernel.threads(op)[0]
-    own = np.arange(kernel.shape.ranks)[:, None]
-    if value.cta.base == "leader":
-        moved = np.broadcast_to(own % 2 == 1, threads.shape)
-    elif value.cta.known:
-        moved = np.broadcast_to(value.cta.constant != own, threads.shape)
-    else:
+    threads, moved = kernel.threads(op)[0], leaves(kernel, op, role)
+    if moved is None:
         return "maybe"
     if not np.any(moved & threads):
         return "own" if kernel.shape.cluster_known else "maybe"
     return "other" if np.all(moved[threads]) else "maybe"
+
+
+def leaves(kernel: Kernel, op: Op, role: str) -> np.ndarray | None:
+    """Threads, (ranks, threads), whose address is in another CTA than theirs; None where that is not known."""
+    value, shape = kernel.value(op, role), kernel.threads(op)[0].shape
+    own = np.arange(kernel.shape.ranks)[:, None]
+    if value is None or value.cta is None:
+        return np.zeros(shape, dtype=bool)
+    if value.cta.base == "leader":
+        return np.broadcast_to(own % 2 == 1, shape)
+    return np.broadcast_to(value.cta.constant != own, shape) if value.cta.known else None
 
 
 def multicasts(kernel: Kernel, op: Op) -> Where:
@@ -158,3 +166,36 @@ def bytes_of(variable: Variable, name: str) -> int | None:
                 size *= dimension.value
             return size or None
     return None
+
+
+# --- one turn of one thread ---------------------------------------------------------------------------
+
+
+def blocks(op: Op) -> bool:
+    """Whether a thread may be held, or learn something from others, at an instruction."""
+    root = op.node.opcode.root
+    return root in BLOCKING_ROOTS or op.is_a(*WAITS) or (root == "ld" and op.has("acquire"))
+
+
+def same_slot(a: Value | None, b: Value | None) -> bool:
+    """The same barrier, given that the second is reached from the first without going back before it."""
+    if a is None or b is None or not a.base:
+        return False
+    same_cta = (a.cta is None) == (b.cta is None)
+    if a.cta is not None and b.cta is not None:
+        same_cta = a.cta.unknown == b.cta.unknown and a.cta.same_place(b.cta)
+    return same_cta and a.unknown == b.unknown and a.same_place(b)
+
+
+def in_one_go(kernel: Kernel, first: Op, second: Op) -> bool:
+    """Whether whoever executes `second` has executed `first` before, on the same slot, with no wait between."""
+    if first.index == second.index or not kernel.flow.dominates(first.index, second.index):
+        return False
+    if first.guard and first.guard != second.guard:
+        return False
+    if not same_slot(kernel.value(first, "mbar"), kernel.value(second, "mbar")):
+        return False
+    if not kernel.together(first, second):
+        return False
+    between = kernel.reach.between(first, second)
+    return not any(blocks(kernel.flow.ops[i]) for i in between)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.audit.copies import certain, home, loads
+from tilewright.audit.mbarrier_bytes import one_sided, stores_add_up
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.signals import bytes_of, declared
 
@@ -139,10 +140,28 @@ def _parts(kernel: Kernel, copy: Copy, issuer: int, rank: int) -> int | None:
     )
 
 
+class _Starts:
+    """Where each rank's copies land, kept."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._kept: dict[tuple[int, int], set[int]] = {}
+
+    def of(self, copy: Copy, issuer: int) -> set[int]:
+        key = copy.op.index, issuer
+        if key not in self._kept:
+            threads = self.kernel.threads(copy.op)[0]
+            values = np.broadcast_to(copy.dst.constant, threads.shape)[issuer][threads[issuer]]
+            self._kept[key] = {int(value) for value in values}
+        return self._kept[key]
+
+
 def _starts(kernel: Kernel, copy: Copy, issuer: int) -> set[int]:
-    threads = kernel.threads(copy.op)[0]
-    values = np.broadcast_to(copy.dst.constant, threads.shape)[issuer][threads[issuer]]
-    return {int(value) for value in values}
+    return kernel.view(_Starts).of(copy, issuer)
+
+
+def _all_phases(kernel: Kernel) -> list[_Phase | tuple[str, Op]]:
+    return list(_phases(kernel))
 
 
 def _room(kernel: Kernel, ring: Ring, copies: list[Copy], copy: Copy, issuer: int) -> int:
@@ -181,8 +200,10 @@ def _expecting(kernel: Kernel, phase: _Phase) -> np.ndarray:
 )  # fmt: skip
 def bytes_add_up(kernel: Kernel) -> Iterator[Outcome]:
     """A barrier expects the bytes that its copies bring in a phase, summed over all issuers."""
+    yield from one_sided(kernel)
+    yield from stores_add_up(kernel)
     unsure: set[str] = set()
-    for phase in _phases(kernel):
+    for phase in kernel.view(_all_phases):
         if isinstance(phase, tuple):
             if phase[0] not in unsure:
                 unsure.add(phase[0])
@@ -232,7 +253,7 @@ def _times(kernel: Kernel, phase: _Phase, homes: np.ndarray) -> np.ndarray:
 
 def _unsignalled(kernel: Kernel, rule_id: str, *, pair: bool) -> Iterator[Outcome]:
     """Expectations on barriers that no copy signals."""
-    for phase in _phases(kernel):
+    for phase in kernel.view(_all_phases):
         if isinstance(phase, tuple) or any(copy.pair for copy in phase.copies) != pair:
             continue
         homes = _expecting(kernel, phase)
@@ -255,7 +276,7 @@ def masked_ctas_expect(kernel: Kernel) -> Iterator[Outcome]:
     """Every CTA in a multicast mask expects its bytes, and every CTA that expects is in a mask."""
     yield from _unsignalled(kernel, "TMA-04", pair=False)
     told: set[str] = set()
-    for phase in _phases(kernel):
+    for phase in kernel.view(_all_phases):
         if isinstance(phase, tuple) or phase.ring.name in told:
             continue
         expects = _expects(kernel, phase.ring)
@@ -310,7 +331,7 @@ def leader_expects_for_both(kernel: Kernel) -> Iterator[Outcome]:
     """With .cta_group::2 loads the barrier that is signalled expects the bytes of both CTAs."""
     yield from _unsignalled(kernel, "TMA-13", pair=True)
     told: set[str] = set()
-    for phase in _phases(kernel):
+    for phase in kernel.view(_all_phases):
         if isinstance(phase, tuple) or phase.ring.name in told:
             continue
         if any(copy.pair for copy in phase.copies):

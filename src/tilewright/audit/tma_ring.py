@@ -23,6 +23,7 @@ from tilewright.audit.copies import (
     same_address,
 )
 from tilewright.audit.rules import Outcome, rule
+from tilewright.audit.slot_uses import early_uses, released_by_one
 from tilewright.audit.trace import LANES_DIFFER, WARPS_DIFFER, sources
 
 if TYPE_CHECKING:
@@ -96,9 +97,13 @@ def refill_after_release(kernel: Kernel) -> Iterator[Outcome]:
     releases = [op for op, _ in _releases(kernel)]
     if any(op.node.opcode.root == "call" for op in kernel.flow.ops):
         return
+    yield from early_uses(kernel)
+    yield from released_by_one(kernel)
     for copy in copies:
         for before in copies:
-            if not same_address(before.dst, copy.dst) or copy.dst.unknown:
+            if not same_address(before.dst, copy.dst):
+                continue
+            if copy.dst.unknown and not signals.in_one_go(kernel, before.op, copy.op):
                 continue
             if not kernel.together(before.op, copy.op) or opposed(kernel, before.op, copy.op):
                 continue

@@ -15,6 +15,7 @@ from tilewright.audit.flowing import names_in
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.tma_groups import COMMIT, WAIT, Place, Walk
 from tilewright.audit.trace import LANES_DIFFER, may_split, sources
+from tilewright.ptx.flow import constant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,6 +106,23 @@ def store_protocol(kernel: Kernel) -> Iterator[Outcome]:
                 yield from broken
                 break
         yield from _reused(kernel, writers, copy)
+    yield from _left_open(kernel)
+
+
+def _left_open(kernel: Kernel) -> Iterator[Outcome]:
+    """A wait in a loop that leaves groups of stores in flight: whether another buffer is written next."""
+    commits = kernel.indices(kernel.ops("cp.async.bulk.commit_group"))
+    for wait in kernel.ops("cp.async.bulk.wait_group"):
+        left = constant(wait.operands[0]) if wait.operands else 0
+        again = any(kernel.flow.path((i,), (i,)) for i in commits)
+        if left and again and kernel.flow.path(commits, (wait.index,)):
+            yield kernel.undecided(
+                "TMA-15",
+                f"{left} groups of stores are in flight behind this wait: whether none of them reads what is written"
+                " next",
+                wait,
+            )
+            return
 
 
 def _handed_over(kernel: Kernel, write: Op, copy: Op) -> Iterator[Outcome]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.tcgen05 import WARP, cta_group, of_pair
+from tilewright.audit.tmem_end import freed_unmet
 from tilewright.audit.trace import WARPS_DIFFER, allocation_of, allocations, may_split
 from tilewright.ptx.flow import constant
 from tilewright.ptx.nodes import Binary, Memory, Name
@@ -62,6 +63,7 @@ def columns_are_a_power_of_two(kernel: Kernel) -> Iterator[Outcome]:
             )
         if number is not None and op.is_a("tcgen05.alloc"):
             sizes.append((op, number))
+    yield from _more_than_there_is(kernel, sizes)
     for later, more in sizes:
         for earlier, less in sizes:
             if less < more and follows(kernel, earlier, later):
@@ -71,6 +73,24 @@ def columns_are_a_power_of_two(kernel: Kernel) -> Iterator[Outcome]:
                     " successive allocations must not increase",
                     later, earlier, f"allocates {less} columns before it",
                 )  # fmt: skip
+
+
+def _more_than_there_is(kernel: Kernel, sizes: list[tuple[Op, int]]) -> Iterator[Outcome]:
+    """Warps of one CTA that allocate together more than there is before they come to a dealloc."""
+    if not kernel.block_bounded:
+        return
+    for op, number in sizes:
+        mask, exact = kernel.threads(op)
+        whole = mask[:, : mask.shape[1] // WARP * WARP].reshape(mask.shape[0], -1, WARP)
+        warps = int(whole.any(axis=2).sum(axis=1).max(initial=0))
+        if exact and warps * number > COLUMNS_MAX and warps > 1:
+            yield kernel.finding(
+                "TC-01",
+                f"{warps} warps of a CTA allocate {number} columns each: there are {COLUMNS_MAX}, and one of them waits"
+                " for ever",
+                op,
+            )
+            return
 
 
 def follows(kernel: Kernel, earlier: Op, later: Op) -> bool:
@@ -107,6 +127,14 @@ def allocated_by_both(kernel: Kernel) -> Iterator[Outcome]:
     for entry in ("tcgen05.alloc", "tcgen05.relinquish_alloc_permit"):
         yield from _whole_warp(kernel, "TC-02", kernel.ops(entry))
         yield from _in_both(kernel, "TC-02", of_pair(kernel, entry))
+    waits = kernel.indices(kernel.ops("barrier.cluster.wait"))
+    for op in of_pair(kernel, "tcgen05.alloc"):
+        if kernel.reach.threads_to((-1,), op, waits):
+            yield kernel.undecided(
+                "TC-02",
+                "whether the other CTA of the pair runs already: no cluster barrier before",
+                op,
+            )
 
 
 def _in_both(kernel: Kernel, rule_id: str, ops: list[Op]) -> Iterator[Finding]:
@@ -270,6 +298,7 @@ def accesses_end_before_dealloc(kernel: Kernel) -> Iterator[Outcome]:
     """Both CTAs of a pair are done with tensor memory before either deallocates it."""
     flow = kernel.flow
     crossing = kernel.ops("barrier.cluster.wait", "mbarrier.try_wait", "mbarrier.test_wait")
+    told = False
     for dealloc in of_pair(kernel, "tcgen05.dealloc"):
         accesses = [
             op for op in kernel.ops("tcgen05.ld", "tcgen05.st") if kernel.together(op, dealloc)
@@ -277,6 +306,7 @@ def accesses_end_before_dealloc(kernel: Kernel) -> Iterator[Outcome]:
         avoid = kernel.indices(crossing) | kernel.elsewhere(dealloc)
         bare = [op for op in accesses if flow.path((op.index,), (dealloc.index,), avoid)]
         if bare:
+            told = True
             yield kernel.finding(
                 "TC-07",
                 "tensor memory of the pair is deallocated with nothing between this CTA's last"
@@ -284,6 +314,8 @@ def accesses_end_before_dealloc(kernel: Kernel) -> Iterator[Outcome]:
                 " still access it",
                 dealloc, bare[-1], "the same access may still be running in the peer",
             )  # fmt: skip
+    if not told:
+        yield from freed_unmet(kernel)
 
 
 @rule(

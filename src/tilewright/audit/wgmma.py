@@ -142,6 +142,7 @@ def done_before_use(kernel: Kernel) -> Iterator[Outcome]:
                     " and the next copy overwrites the tile",
                     arrive, op, "issued here",
                 )  # fmt: skip
+    yield from _unsure_releases(kernel, waits)
     for reader in kernel.flow.ops:
         if reader.is_a("wgmma") or reader.node.opcode.root in MOVES:
             continue
@@ -149,11 +150,11 @@ def done_before_use(kernel: Kernel) -> Iterator[Outcome]:
         if name is None or name in defined_by(reader):
             continue
         of = [op for op in mmas if name in _registers(op.role("d"))]
-        op = _unwaited(kernel, of, waits, reader)
+        op = _unwaited(kernel, of, waits, reader) or _left_in_flight(kernel, of, waits, reader)
         if op is not None:
             yield kernel.finding(
                 "WG-03",
-                f"accumulator {name} read with no wait_group after the wgmma that writes it",
+                f"accumulator {name} read with no wait_group that covers the wgmma that writes it",
                 reader, op, "issued here",
             )  # fmt: skip
             return
@@ -170,6 +171,44 @@ def _unwaited(kernel: Kernel, mmas: list[Op], waits: list[Op], goal: Op) -> Op |
         if kernel.together(op, goal) and kernel.flow.path((op.index,), (goal.index,), avoid):
             return op
     return None
+
+
+def _left_in_flight(kernel: Kernel, mmas: list[Op], waits: list[Op], goal: Op) -> Op | None:
+    """A wgmma whose group is the last one before a wait that leaves a group in flight, and `goal` comes next."""
+    commits = kernel.ops("wgmma.commit_group")
+    for wait in waits:
+        left = kernel.value(wait, "groups")
+        number = None if left is None else left.number()
+        if not number or not kernel.flow.path(
+            (wait.index,), (goal.index,), _avoid(kernel, goal, waits)
+        ):
+            continue
+        for op in reversed(mmas):
+            last = [
+                c for c in commits
+                if kernel.flow.path((op.index,), (c.index,), _avoid(kernel, goal, [*commits, *waits]))
+                and kernel.flow.path((c.index,), (wait.index,), _avoid(kernel, goal, [*commits, *waits]))
+            ]  # fmt: skip
+            if last and kernel.together(op, goal):
+                return op
+    return None
+
+
+def _unsure_releases(kernel: Kernel, waits: list[Op]) -> Iterator[Outcome]:
+    """Slots that are released while groups are in flight: older ones, one hopes."""
+    for wait in waits:
+        left = kernel.value(wait, "groups")
+        number = None if left is None else left.number()
+        for ring in _empty_rings(kernel) if number else ():
+            for arrive in kernel.of_ring(ring, "mbarrier.arrive"):
+                if kernel.flow.path((wait.index,), (arrive.index,), _avoid(kernel, arrive, waits)):
+                    yield kernel.undecided(
+                        "WG-03",
+                        f"{number} groups are in flight when a slot is released on {ring.name}: whether that slot's is"
+                        " older is not known",
+                        wait,
+                    )
+                    return
 
 
 # --- the cluster ----------------------------------------------------------------------------------

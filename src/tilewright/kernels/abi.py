@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from tilewright.errors import BadInput
 from tilewright.problem import DTYPES, OUT_BYTES
 
@@ -23,6 +25,10 @@ TENSOR_MAP_STRIDE_MAX = 2**40
 
 ALIGNMENT = 16
 """Bytes; of a tensor's address and strides. Same source."""
+
+
+REQUESTS = np.dtype([("ask_ns", "<u8"), ("answer_ns", "<u8")])
+"""`RequestTime` of timeline.cuh: one a cluster tile; zeros before the launch, and where no request brought it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +147,9 @@ def pack_arguments(
     beta: float = 0.0,
     a_data: int = 0,
     b_data: int = 0,
+    times: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """`GemmArguments` as the kernel reads it.
+    """`GemmLaunch` as the kernel reads it.
 
     Args:
         maps: encoded tensor maps of a, b and D, 128 bytes each; zeros for D where TMA does not store it,
@@ -150,6 +157,8 @@ def pack_arguments(
         output, c, bias, counts, work_counter: device addresses.
         a_data, b_data: device addresses of the kernel's a and b (with swap_ab its a is the user's B), for
             kernels without TMA. Packed: (groups, rows, k), or (rows, k) where groups share the tensor.
+        times: device addresses of zeroed `TIMELINE` entries, one a cluster tile and rank, and of zeroed `REQUESTS`
+            entries, one a cluster tile, for a config that keeps them.
     """
     if any(len(encoded) != TENSOR_MAP_BYTES for encoded in maps):
         raise ValueError("a tensor map has 128 bytes")
@@ -178,4 +187,6 @@ def pack_arguments(
         0 if config.ragged in {"n", "k"} else n * shape.k,
     )
     packed = b"".join(maps) + tail
+    if config.timeline:
+        packed += struct.pack("<2Q", *times)
     return packed + bytes(-len(packed) % 64)  # a struct of 64-byte alignment

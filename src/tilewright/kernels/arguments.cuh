@@ -1,8 +1,10 @@
 // What every GEMM kernel here is launched with: D = alpha * A B^T + beta * C + bias.
 #pragma once
+#include "config.cuh"
+#include "timeline.cuh"
 #include "types.cuh"
 
-/// One parameter, passed as __grid_constant__. The host's mirror is tilewright.kernels.abi.
+/// Passed as __grid_constant__, in GemmLaunch. The host's mirror is tilewright.kernels.abi.
 ///
 ///   a    (k, rows, group): box tile_k x (tile_m / cluster_n), 128-byte swizzle
 ///   b    (k, rows, group): box tile_k x (tile_n / cluster_m), 128-byte swizzle
@@ -27,3 +29,27 @@ struct GemmArguments {
     long long a_row_stride, b_row_stride;        // of these in elements, multiples of 16 bytes
     long long a_group_stride, b_group_stride;
 };
+
+/// What a kernel that keeps times is given besides, zeros both: an entry for each cluster tile and rank in it, rank
+/// fastest, and one for each cluster tile.
+template <bool keeps_times>
+struct TimelineArgument {
+    __device__ TileTime* tile_times() const { return nullptr; }
+    __device__ RequestTime* request_times() const { return nullptr; }
+};
+template <>
+struct TimelineArgument<true> {
+    TileTime* timeline;
+    RequestTime* requests;
+    __device__ TileTime* tile_times() const { return timeline; }
+    __device__ RequestTime* request_times() const { return requests; }
+};
+
+/// The launch's parameter: as large as GemmArguments where no times are kept.
+struct GemmLaunch : GemmArguments, TimelineArgument<config::timeline> {
+    /// Where CTA `rank` of a cluster of `size` keeps its time at a tile.
+    __device__ __forceinline__ TileTime& time_of(int tile, u32 rank, int size) const {
+        return tile_times()[static_cast<long long>(tile) * size + rank];
+    }
+};
+static_assert(sizeof(GemmLaunch) == sizeof(GemmArguments) || config::timeline, "times cost nothing where none are kept");

@@ -20,4 +20,5 @@ constexpr int smem_bytes = 164864;                      // dynamic shared memory
 constexpr bool swap_ab = false;                         // computes B A^T and stores it transposed
 constexpr bool has_c = false, has_bias = false;
 constexpr bool store_by_tma = true;                     // D's rows are 16-byte aligned
+constexpr bool timeline = false;                        // keep when and where each tile ran
 }  // namespace config

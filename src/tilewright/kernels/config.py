@@ -58,6 +58,7 @@ class GemmConfig:
         swap_ab: the kernel computes the transposed product and stores it transposed.
         has_c, has_bias: the epilogue adds beta * C, a bias a column.
         store_by_tma: rows of D are 16-byte aligned, so that TMA can store it.
+        timeline: keep when and where each tile ran (timeline.cuh); costs nothing when off.
     Raises:
         Unsupported, NoFit: when it is made.
     """
@@ -73,6 +74,7 @@ class GemmConfig:
     has_c: bool = False
     has_bias: bool = False
     store_by_tma: bool = True
+    timeline: bool = False
 
     def __post_init__(self) -> None:
         for what, given, known in (
@@ -245,6 +247,7 @@ class GemmConfig:
             "bool has_c": self.has_c,
             "bool has_bias": self.has_bias,
             "bool store_by_tma": self.store_by_tma,
+            "bool timeline": self.timeline,
         }
         lines = [
             f"constexpr {name} = {str(value).lower() if isinstance(value, bool) else value};"

@@ -133,14 +133,9 @@ struct Fragments {
 
     /// `a_rows`, `b_rows`: the lane's row in a slot (Multiplier). Swizzling commutes with the step along k.
     __device__ __forceinline__ void load(u32 a_rows, u32 b_rows, int part) {
+        load_a(a_rows, part);
 #pragma unroll
-        for (int i = 0; i < blocks_m; ++i) {
-            load_matrices((a_rows ^ part << 5) + i * 16 * row_bytes, a[i][0], a[i][1], a[i][2], a[i][3]);
-        }
-#pragma unroll
-        for (int j = 0; j < blocks_n; j += 2) {
-            load_matrices((b_rows ^ part << 5) + j * 8 * row_bytes, b[j][0], b[j][1], b[j + 1][0], b[j + 1][1]);
-        }
+        for (int j = 0; j < blocks_n; j += 2) load_b(b_rows, part, j);
     }
 
     __device__ __forceinline__ void multiply(Accumulators& d) const {
@@ -150,7 +145,41 @@ struct Fragments {
             for (int j = 0; j < blocks_n; ++j) mma_sync<input>(d[i][j], a[i], b[j]);
         }
     }
+
+    /// Both at once, two blocks of B at a time: the fewest registers.
+    __device__ __forceinline__ void multiply_as_loaded(Accumulators& d, u32 a_rows, u32 b_rows, int part) {
+        load_a(a_rows, part);
+#pragma unroll
+        for (int j = 0; j < blocks_n; j += 2) {
+            load_b(b_rows, part, j);
+#pragma unroll
+            for (int i = 0; i < blocks_m; ++i) {
+                mma_sync<input>(d[i][j], a[i], b[j]);
+                mma_sync<input>(d[i][j + 1], a[i], b[j + 1]);
+            }
+        }
+    }
+
+  private:
+    __device__ __forceinline__ void load_a(u32 rows, int part) {
+#pragma unroll
+        for (int i = 0; i < blocks_m; ++i) {
+            load_matrices((rows ^ part << 5) + i * 16 * row_bytes, a[i][0], a[i][1], a[i][2], a[i][3]);
+        }
+    }
+
+    __device__ __forceinline__ void load_b(u32 rows, int part, int j) {
+        load_matrices((rows ^ part << 5) + j * 8 * row_bytes, b[j][0], b[j][1], b[j + 1][0], b[j + 1][1]);
+    }
 };
+
+/// ptxas makes fp8 products of two for fp16 where the part has no such instruction (sm_90, sm_100, sm_103): the
+/// converted fragments take the registers that loading ahead would need.
+#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
+constexpr bool loads_ahead = size_of(input) > 1;
+#else
+constexpr bool loads_ahead = true;
+#endif
 
 /// One warp's products of one tile. Fragments are loaded one part ahead, across stages too: the barrier of the
 /// next k step stands before the last part's instructions, whose operands are in registers by then.
@@ -172,12 +201,16 @@ __device__ __forceinline__ void multiply(
     Fragments fragments[2];
     copy_async_wait<num_stages - 2>();
     __syncthreads();
-    if (steps > 0) fragments[0].load(slot + a_rows, slot + b_rows, 0);
+    if (loads_ahead && steps > 0) fragments[0].load(slot + a_rows, slot + b_rows, 0);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-#pragma unroll
+#pragma unroll(loads_ahead ? parts : 1)
         for (int part = 0; part < parts; ++part) {
-            if (part + 1 < parts) fragments[(part + 1) % 2].load(slot + a_rows, slot + b_rows, part + 1);
+            if (!loads_ahead) {
+                fragments[0].multiply_as_loaded(d, slot + a_rows, slot + b_rows, part);
+            } else if (part + 1 < parts) {
+                fragments[(part + 1) % 2].load(slot + a_rows, slot + b_rows, part + 1);
+            }
             if (part == 0) {
                 if (step + num_stages - 1 < steps) copies.next(refill);
                 copy_async_commit();
@@ -188,9 +221,9 @@ __device__ __forceinline__ void multiply(
                 refill = slot;
                 slot += stage_bytes;
                 if (slot == shared + at::ring_end) slot = shared + at::ring;
-                if (step + 1 < steps) fragments[0].load(slot + a_rows, slot + b_rows, 0);
+                if (loads_ahead && step + 1 < steps) fragments[0].load(slot + a_rows, slot + b_rows, 0);
             }
-            fragments[part % 2].multiply(d);
+            if (loads_ahead) fragments[part % 2].multiply(d);
         }
     }
     copy_async_wait<0>();  // empty groups only: the ring is drained
@@ -336,7 +369,7 @@ __device__ __forceinline__ void store(
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(threads, 1)
-    tilewright_gemm(const __grid_constant__ GemmArguments problem) {
+    tilewright_gemm(const __grid_constant__ GemmLaunch problem) {
     extern __shared__ __align__(1024) unsigned char dynamic_shared[];
     const u32 shared = shared_address(dynamic_shared);
     const int warp = threadIdx.x / 32;
@@ -347,9 +380,11 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     schedule::Schedule work(schedule::Shared{}, map.num_tiles);
 #pragma unroll 1
     for (bool more = work.first(); more; more = work.next()) {
+        if (timeline && threadIdx.x == 0) tile_times::begin(problem.time_of(work.tile, 0, 1));
         const CtaTile tile = map.locate(work.tile, 0, 0);
         Accumulators d = {};
         multiply(d, problem, tile, shared, row, column);
         store(problem, tile, d, shared + at::staged + warp * staging::bytes, row, column);
+        if (timeline && threadIdx.x % 32 == 0) tile_times::end_latest(problem.time_of(work.tile, 0, 1));
     }
 }

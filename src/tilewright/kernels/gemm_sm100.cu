@@ -238,9 +238,11 @@ __device__ __forceinline__ void stage_row(
     }
 }
 
-/// Four warps of every CTA: drain the accumulator of each tile and store it, through two buffers in turn.
+/// Four warps of every CTA: drain the accumulator of each tile and store it, through two buffers in turn. With times
+/// kept, a tile lasts from when these warps turn to it until they have handed the last of it to TMA: its products,
+/// as far as they were not made while the tile before was drained, and its store.
 __device__ __forceinline__ void drain(
-    const GemmArguments& problem, const TileMap& map, Work work, u32 shared, u32 rank, u32 tmem) {
+    const GemmLaunch& problem, const TileMap& map, Work work, u32 shared, u32 rank, u32 tmem) {
     using namespace epilogue;
     const int x = rank % cluster_m, y = rank / cluster_m;
     const int thread = threadIdx.x % epilogue_threads, warp = thread / 32, lane = thread % 32;
@@ -252,6 +254,7 @@ __device__ __forceinline__ void drain(
     int buffer = 0;
 #pragma unroll 1
     for (bool more = work.first(); more; more = work.next()) {
+        if (timeline && thread == 0) tile_times::begin(problem.time_of(work.tile, rank, cluster_size));
         const CtaTile tile = map.locate(work.tile, x, y);
         const bool multiplied = ragged != Ragged::k || tile.k > 0;
         const u32 finished = shared + at::accumulator_finished + 8 * accumulator.slot;
@@ -296,6 +299,7 @@ __device__ __forceinline__ void drain(
             buffer ^= 1;
         }
         if (multiplied) accumulator.advance();
+        if (timeline && thread == 0) tile_times::end(problem.time_of(work.tile, rank, cluster_size));
     }
     if (thread == 0) tma_store_wait_read<0>();  // shared memory may go once the stores have read it
 }
@@ -303,7 +307,7 @@ __device__ __forceinline__ void drain(
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(threads, 1)
-    tilewright_gemm(const __grid_constant__ GemmArguments problem) {
+    tilewright_gemm(const __grid_constant__ GemmLaunch problem) {
     extern __shared__ __align__(1024) unsigned char dynamic_shared[];
     const u32 shared = shared_address(dynamic_shared);
     const int warp = threadIdx.x / 32;
@@ -343,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         if (leader_of(rank) == rank) multiply(problem, map, work, shared, rank, tmem);
     } else if (warp == scheduler_warp) {
         if (schedule::uses_clc || (schedule::uses_counter && rank == 0)) {
-            work.ask_until_declined(rank, problem.work_counter);
+            work.ask_until_declined(rank, problem.work_counter, problem.request_times());
         }
     } else if (warp >= first_epilogue_warp) {
         drain(problem, map, work, shared, rank, tmem);

@@ -219,9 +219,10 @@ __device__ __forceinline__ void store_block(
     }
 }
 
-/// One consumer warpgroup: multiply and store its rows of every tile.
+/// One consumer warpgroup: multiply and store its rows of every tile. With times kept, a tile lasts from when the
+/// last consumer turned to it until the last one had handed its rows to TMA, so that tiles of a CTA never overlap.
 __device__ __forceinline__ void consume(
-    const GemmArguments& problem, const TileMap& map, Work work, u32 shared, u32 rank, int consumer) {
+    const GemmLaunch& problem, const TileMap& map, Work work, u32 shared, u32 rank, int consumer) {
     const int x = rank % cluster_m, y = rank / cluster_m;
     const int peer = threadIdx.x % warpgroup;
     // Thread r of the warpgroup tells rank r that its loads have been read, if rank r loads for this CTA.
@@ -232,6 +233,11 @@ __device__ __forceinline__ void consume(
     int buffer = 0;
 #pragma unroll 1
     for (bool more = work.first(); more; more = work.next()) {
+        if (timeline && peer == 0) {
+            TileTime& time = problem.time_of(work.tile, rank, cluster_size);
+            if (consumer == 0) tile_times::place(time);
+            tile_times::begin_latest(time);
+        }
         const CtaTile tile = map.locate(work.tile, x, y);
         Accumulators d;
         if (ragged == Ragged::k && tile.k == 0) {
@@ -246,6 +252,7 @@ __device__ __forceinline__ void consume(
         for (int block = 0; block < blocks; ++block) {
             store_block<0>(problem, tile, d[block], consumer * rows + 64 * block, boxes, consumer, buffer);
         }
+        if (timeline && peer == 0) tile_times::end_latest(problem.time_of(work.tile, rank, cluster_size));
     }
     if (peer == 0) tma_store_wait_read<0>();  // shared memory may go once the stores have read it
 }
@@ -253,7 +260,7 @@ __device__ __forceinline__ void consume(
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(threads, 1)
-    tilewright_gemm(const __grid_constant__ GemmArguments problem) {
+    tilewright_gemm(const __grid_constant__ GemmLaunch problem) {
     extern __shared__ __align__(1024) unsigned char dynamic_shared[];
     const u32 shared = shared_address(dynamic_shared);
     const int warp = threadIdx.x / 32;
@@ -279,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == 0) produce(problem, map, work, shared, rank);
-        if (schedule::is_dynamic && warp == 1 && rank == 0) work.ask_until_declined(rank, problem.work_counter);
+        if (schedule::is_dynamic && warp == 1 && rank == 0) work.ask_until_declined(rank, problem.work_counter, problem.request_times());
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         consume(problem, map, work, shared, rank, warp / 4 - 1);

@@ -45,30 +45,9 @@ __device__ __forceinline__ u32 size_of_cluster() {
 /// Everybody who works side by side meets: the cluster, or the CTA where there is none.
 __device__ __forceinline__ void sync_everybody() { sync_all<clustered ? 2 : 1>(); }
 
-__device__ __forceinline__ u64 global_time_ns() {
-    u64 time;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time)::"memory");
-    return time;
-}
-
 /// Where this CTA's time at a tile is kept.
 __device__ __forceinline__ TileTime& time_of(const Tile& tile, const TileArguments& launch) {
     return launch.timeline[static_cast<long long>(tile.id) * tile.size + tile.rank];
-}
-
-/// One thread: the CTA begins a tile.
-__device__ __forceinline__ void begin_time(const Tile& tile, const TileArguments& launch) {
-    TileTime& time = time_of(tile, launch);
-    u32 sm;
-    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-    time.sm = sm;
-    time.cta = blockIdx.x;
-    time.start_ns = global_time_ns();
-}
-
-/// One thread of each warp: the latest of them ends the tile, so that the warps need not meet.
-__device__ __forceinline__ void end_time(const Tile& tile, const TileArguments& launch) {
-    atomicMax(&time_of(tile, launch).end_ns, global_time_ns());
 }
 
 /// The last cluster to leave sets the counter back: larger clusters draw several tiles at once, so that no
@@ -112,13 +91,13 @@ __device__ __forceinline__ void work_through(const TileArguments& launch, unsign
     for (bool more = work.first(); more; more = work.next()) {
         tile.id = work.tile + part;
         const bool exists = tile.id < launch.num_tiles;  // else a part of a larger cluster finds none left
-        if (config::timeline && exists && threadIdx.x == 0) begin_time(tile, launch);
+        if (config::timeline && exists && threadIdx.x == 0) tile_times::begin(time_of(tile, launch));
         __syncwarp();
         if (config::ask_ahead && warp == 0) work.ask_next(rank, launch.work_counter);
         if (exists) {
             tilewright_tile(tile, launch.arguments, dynamic_shared);
             __syncwarp();
-            if (config::timeline && threadIdx.x % 32 == 0) end_time(tile, launch);
+            if (config::timeline && threadIdx.x % 32 == 0) tile_times::end_latest(time_of(tile, launch));
             ++tile.turn;
         }
         __syncwarp();

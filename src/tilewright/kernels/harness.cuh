@@ -5,6 +5,7 @@
 // All threads of every CTA that shares the tile call it. It may meet at barriers of the CTA and of the
 // cluster and may use `shared` as it likes; it ends by return, in every thread.
 #pragma once
+#include "timeline.cuh"
 #include "types.cuh"
 
 /// One tile, as one CTA sees it. All values are the same in all threads of the CTA.
@@ -19,12 +20,6 @@ struct Tile {
 
 /// Who meets between two tiles.
 enum class Meeting { none, cta, cluster };
-
-/// When one CTA was at a tile.
-struct TileTime {
-    u64 start_ns, end_ns;  // %globaltimer as its first warp began and its last warp ended
-    u32 sm, cta;           // %smid; %ctaid.x, which names the worker
-};
 
 /// One parameter. The host's mirror is tilewright.kernels.harness.
 struct TileArguments {

@@ -24,6 +24,7 @@
 #include "cluster.cuh"
 #include "config.cuh"
 #include "mbarrier.cuh"
+#include "timeline.cuh"
 
 namespace schedule {
 
@@ -106,8 +107,9 @@ class Sequence {
     }
 
     /// The warp that asks. Rank 0 asks; with clc every rank runs this, to arm its own barrier. All lanes
-    /// call it. `counter`: one zero word in global memory, zero again when the launch ends.
-    __device__ __forceinline__ void ask_until_declined(u32 rank, u32* counter) {
+    /// call it. `counter`: one zero word in global memory, zero again when the launch ends. `times`: kept with
+    /// config::timeline, an entry a tile.
+    __device__ __forceinline__ void ask_until_declined(u32 rank, u32* counter, RequestTime* times) {
         if (!first()) return;
         RingPosition<depth> request;
         u32 begun = 0;
@@ -118,11 +120,17 @@ class Sequence {
                 mbarrier_wait(shared.throttle, begun);
                 mbarrier_wait(shared.finished + 8 * request.slot, request.phase ^ 1);
             }
+            const u64 asked = config::timeline ? tile_times::now_ns() : 0;
             if constexpr (uses_clc) {
                 request_cluster(request.slot, rank);
                 more = read_answer();
             } else {
-                more = draw(request.slot, counter);
+                const u32 drawn = draw(request.slot, counter);
+                more = drawn < static_cast<u32>(num_tiles);
+                if constexpr (config::timeline) tile = static_cast<int>(drawn);
+            }
+            if (config::timeline && more && rank == 0 && threadIdx.x % 32 == 0) {
+                times[tile] = {asked, tile_times::now_ns()};
             }
             begun ^= 1;
             request.advance();
@@ -212,9 +220,9 @@ class Sequence {
         }
     }
 
-    /// Draw a tile and hand it to every CTA. Each cluster that has a first tile draws exactly once past the
+    /// Draw a tile, hand it to every CTA and return it. Each cluster that has a first tile draws exactly once past the
     /// end, so num_tiles draws are made in all, and the counter wraps to zero with the last of them.
-    __device__ __forceinline__ bool draw(int slot, u32* counter) {
+    __device__ __forceinline__ u32 draw(int slot, u32* counter) {
         const u32 lane = threadIdx.x % 32;
         u32 drawn = 0;
         if (lane == 0) {
@@ -231,7 +239,7 @@ class Sequence {
             mbarrier_arrive_expect_tx_at(arrived, lane, sizeof(u32));
             store_async_at(to, arrived, lane, drawn);
         }
-        return drawn < static_cast<u32>(num_tiles);
+        return drawn;
     }
 };
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -118,11 +119,10 @@ class Values:
         self._busy: set[_Key] = set()
         self._open: set[_Key] = set()  # met while busy: what rests on them is not kept
         self._masks: dict[int, tuple[NDArray[np.bool_], bool]] = {}
-        x, y, z = shape.block
+        x, y, _ = shape.block
         threads = np.arange(max(shape.threads, 1))
         ranks = np.arange(shape.ranks)[:, None]
         cx, cy, _ = shape.cluster
-        del z
         self._special: dict[str, Ints] = {
             "%tid.x": (threads % x)[None, :],
             "%tid.y": (threads // x % y)[None, :],
@@ -457,15 +457,28 @@ def _compare(op: Op, rest: list[Value]) -> Value | None:
     return _number_array(held)
 
 
-def _select(_: Op, rest: list[Value]) -> Value | None:
-    if len(rest) != 3 or not rest[2].known:
+def _select(op: Op, rest: list[Value]) -> Value | None:
+    if len(rest) != 3:
         return None
+    if not rest[2].known:
+        return _either(op, rest[0], rest[1])
     chosen = rest[2].constant != 0
     if rest[0].known and rest[1].known:
         return _number_array(np.where(chosen, rest[0].constant, rest[1].constant))
     if bool(np.all(chosen)):
         return rest[0]
     return rest[1] if not bool(np.any(chosen)) else None
+
+
+def _either(op: Op, a: Value, b: Value) -> Value | None:
+    """One of two addresses that differ in unknown terms alone: two slots of one ring."""
+    if not a.base or a.base != b.base or a.cta is not None or b.cta is not None:
+        return None
+    step = gcd(*(factor for _, factor in (*a.unknown, *b.unknown)))
+    if not step or np.any((a.constant - b.constant) % step):
+        return None
+    term = f"{op.operands[0].name} = {op.index}" if isinstance(op.operands[0], Name) else ""
+    return Value(a.base, np.minimum(a.constant, b.constant), ((term, step),)) if term else None
 
 
 def _same(_: Op, rest: list[Value]) -> Value | None:

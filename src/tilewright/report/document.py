@@ -1,6 +1,6 @@
 """A plan as headings, paragraphs and tables: what every written form of the report says.
 
-`text` and `markdown` only lay this out. Each number that is not the reader's own carries its kind:
+`text`, `markdown` and `page` only lay this out. Each number that is not the reader's own carries its kind:
 [documented], [queried], [measured], [derived] or [assumed].
 """
 
@@ -55,7 +55,14 @@ class Table:
     numeric: frozenset[int] = frozenset()
 
 
-Block = Heading | Paragraph | Bullets | Code | Table
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Where a page draws; `name` says what. Text has the same numbers in the tables around it."""
+
+    name: str
+
+
+Block = Heading | Paragraph | Bullets | Code | Table | Figure
 
 
 def plan_document(plan: Plan) -> Iterator[Block]:
@@ -76,8 +83,9 @@ def part_document(path: str, found: Any) -> Iterator[Block]:
 
 def _conclusion(plan: Plan) -> Iterator[Block]:
     c = plan.conclusion
-    yield Heading(f"Conclusion: {_subject(plan)} on {plan.device['product']}")
+    yield Heading(f"Conclusion: {plan_subject(plan)}")
     yield Paragraph(c.summary, strong=True)
+    yield Figure("answer")
     if c.because:
         yield Table(
             ("step", "over", "predicted", "gain", "model error"),
@@ -98,6 +106,7 @@ def _conclusion(plan: Plan) -> Iterator[Block]:
         yield Bullets(c.measure_these_two)
     if c.would_flip:
         yield Paragraph("What would flip it:")
+        yield Figure("flips")
         yield Bullets(
             tuple(
                 f"{f.value} [{f.kind}] of {_number(f.at)} (plausible {_number(f.low)} to {_number(f.high)}) "
@@ -112,7 +121,12 @@ def _conclusion(plan: Plan) -> Iterator[Block]:
         yield Bullets(c.notes)
 
 
-def _subject(plan: Plan) -> str:
+def plan_subject(plan: Plan) -> str:
+    """The problem and the device, in a line."""
+    return f"{_problem(plan)} on {plan.device['product']}"
+
+
+def _problem(plan: Plan) -> str:
     p = plan.problem
     kind = p["kind"]
     if kind == "gemm":
@@ -155,10 +169,12 @@ def _schedule(plan: Plan) -> Iterator[Block]:
         frozenset({4}),
     )
     yield from _bound(plan)
+    yield Heading("Schedulers", 2)
     yield Paragraph(
-        f"Schedulers, simulated: {s.tiles} tiles of {s.tile_cycles['mean']:.0f} cycles (spread "
+        f"Simulated [derived]: {s.tiles} tiles of {s.tile_cycles['mean']:.0f} cycles (spread "
         f"{s.tile_cycles['spread']:.1%}) on {s.resident_clusters} slots, {s.num_waves:.2f} waves:"
     )
+    yield Figure("schedulers")
     yield Table(
         ("scheduler", "kernel us", "efficiency", "tail us", "tail", "fairness", "tiles min-max"),
         tuple(
@@ -175,7 +191,8 @@ def _schedule(plan: Plan) -> Iterator[Block]:
         ),
         frozenset({1, 2, 3, 4, 5, 6}),
     )
-    yield Paragraph("Around the number of slots, kernel us:")
+    yield Figure("timeline")
+    yield Paragraph("Around the number of slots, kernel us [derived]:")
     names = list(s.schedulers)
     yield Table(
         ("tiles", *names),
@@ -189,7 +206,9 @@ def _schedule(plan: Plan) -> Iterator[Block]:
 
 def _bound(plan: Plan) -> Iterator[Block]:
     s, traffic = plan.schedule, plan.contract.traffic
+    yield Heading("What bounds it", 2)
     if s.roofline:
+        yield Figure("roofline")
         memory = s.roofline["memory_us"]
         shown = "unknown" if memory is None else f"{memory:.1f} us"
         yield Paragraph(
@@ -205,7 +224,7 @@ def _bound(plan: Plan) -> Iterator[Block]:
             + (f", {saved:.0%} less than without sharing in the cluster" if saved > 0 else "")
             + f"; SMEM {_bytes(traffic['smem_write_bytes'])} in, {_bytes(traffic['smem_read_bytes'])} read."
         )
-    yield Paragraph("What bounds it:")
+    yield Paragraph("Candidates, the largest share of the predicted time first [derived]:")
     yield Table(
         ("candidate", "share", "for", "against", "decided by"),
         tuple(
@@ -227,6 +246,7 @@ def _contract(plan: Plan) -> Iterator[Block]:
     yield Heading("Contract")
     yield Paragraph("Launch: " + _pairs(c.launch))
     yield Heading("Residency of this kernel by cluster size", 2)
+    yield Figure("residency")
     yield from residency_blocks(c.residency)
     if rasters := c.traffic.get("rasters"):
         yield Heading("Order of tiles", 2)
@@ -246,6 +266,7 @@ def _contract(plan: Plan) -> Iterator[Block]:
             frozenset({1, 2, 3, 4}),
         )
     yield Heading("Tile map", 2)
+    yield Figure("tile_map")
     yield Paragraph(_pairs({k: v for k, v in c.tile_map.items() if k != "ctas"}))
     if ctas := c.tile_map.get("ctas"):
         yield Table(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from tilewright.report.document import Bullets, Code, Heading, Paragraph, Table
+from tilewright.report.document import Bullets, Code, Figure, Heading, Paragraph, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +47,8 @@ def _render(block: Block) -> str:
             return f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
         case Table():
             return _table(block)
+        case Figure():  # drawn on pages
+            return ""
 
 
 def _table(table: Table) -> str:

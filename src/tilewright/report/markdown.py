@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.report.document import Bullets, Code, Heading, Paragraph, Table
+from tilewright.report.document import Bullets, Code, Figure, Heading, Paragraph, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 def render_markdown(blocks: Iterable[Block]) -> str:
     """The whole document."""
-    return "\n\n".join(_render(block) for block in blocks) + "\n"
+    written = [_render(block) for block in blocks if not isinstance(block, Figure)]
+    return "\n\n".join(written) + "\n"
 
 
-def _render(block: Block) -> str:
+def _render(block: Heading | Paragraph | Bullets | Code | Table) -> str:
     match block:
         case Heading(text, level):
             return f"{'#' * (level + 1)} {text}"

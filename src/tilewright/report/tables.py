@@ -9,6 +9,7 @@ from tilewright.report.document import (
     Block,
     Bullets,
     Code,
+    Figure,
     Heading,
     Paragraph,
     Table,
@@ -110,9 +111,16 @@ def _topology(device: Device) -> Paragraph:
     )
 
 
+def simulation_subject(found: Simulation) -> str:
+    """What was simulated, in a line."""
+    return f"{found.num_tiles} tiles on {found.where}"
+
+
 def simulation_document(found: Simulation) -> Iterator[Block]:
     """Metrics by scheduler, and what the model was given."""
-    yield Heading(f"{found.num_tiles} tiles on {found.where}")
+    yield Heading(simulation_subject(found))
+    yield Paragraph("Schedulers, simulated [derived]:")
+    yield Figure("schedulers")
     yield Table(
         (
             "scheduler",
@@ -139,6 +147,7 @@ def simulation_document(found: Simulation) -> Iterator[Block]:
         ),
         frozenset(range(1, 8)),
     )
+    yield Figure("timeline")
     if found.worst:
         yield Paragraph("With the worst placement of the busy SMs:")
         yield Table(

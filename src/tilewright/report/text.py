@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tilewright.report.document import Bullets, Code, Heading, Paragraph, Table
+from tilewright.report.document import Bullets, Code, Figure, Heading, Paragraph, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +41,8 @@ def _render(block: Block, width: int) -> Iterable[RenderableType]:
         case Bullets(items):
             for item in items:
                 yield Padding(Text(f"- {item}"), (0, 0, 0, 2))
+        case Figure():
+            pass
         case Table():
             yield from _table(block, width)
 

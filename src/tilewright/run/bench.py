@@ -112,7 +112,7 @@ def check_problem_on(
         Unsupported: the plan is for another architecture, or no kernel computes the problem.
         TilewrightError
     """
-    matmul = _check_kernel(gpu, problem, device)
+    matmul = check_kernel(gpu, problem, device)
     config, _ = make_config(matmul, make_plan(matmul, device, options), device, Extras())
     run = GemmRun(gpu, GemmKernel(gpu, config), case_of(matmul))
     try:
@@ -138,7 +138,7 @@ def bench_problem(
         Unsupported: the plan is for another architecture, or no kernel computes the problem.
         TilewrightError: the plan fails, or none of its options has a kernel.
     """
-    matmul = _check_kernel(gpu, problem, device)
+    matmul = check_kernel(gpu, problem, device)
     plan = make_plan(matmul, device, options)
     launch_us = float(device.launch_us or 0.0)
     runs: dict[str, GemmRun] = {}
@@ -183,8 +183,12 @@ def bench_problem(
     )
 
 
-def _check_kernel(gpu: Gpu, problem: Workload, device: Device) -> Matmul:
-    """Refuse a plan whose kernels this GPU does not run, and a problem without one."""
+def check_kernel(gpu: Gpu, problem: Workload, device: Device) -> Matmul:
+    """Refuse a plan whose kernels this GPU does not run, and a problem without one.
+
+    Raises:
+        Unsupported
+    """
     if isinstance(problem, Attention | TileList):
         raise Unsupported(
             f"no kernel of {problem.kind} is launched here; there are gemm and grouped-gemm",

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.kernels.abi import GemmShape
+from tilewright.kernels.abi import REQUESTS, GemmShape
+from tilewright.kernels.harness import TIMELINE
 from tilewright.problem import Groups
 from tilewright.run.elements import STORAGE, UNIT_ROUNDOFF, decode, random_values
 from tilewright.tile_map import TileMap
@@ -148,10 +149,15 @@ class GemmRun:
         self._owned = {} if like else {n: gpu.upload(array) for n, array in self.arrays.items()}
         self.addresses: dict[str, int] = like.addresses if like else self._owned
         self._output = gpu.allocate(self._out_bytes + 4)
+        self._times = (0, 0)
+        if config.timeline:
+            of_tiles, of_requests = self._time_bytes
+            self._times = gpu.allocate(max(1, of_tiles)), gpu.allocate(max(1, of_requests))
         self.bound: Bound = kernel.bind(
             shape,
             self._tiles,
             output=self._output,
+            times=self._times,
             alpha=case.alpha,
             beta=case.beta,
             **self.addresses,
@@ -177,8 +183,36 @@ class GemmRun:
 
     def close(self) -> None:
         """Free the device memory."""
-        for pointer in (*self._owned.values(), self._output):
+        for pointer in (*self._owned.values(), self._output, *filter(None, self._times)):
             self._gpu.free(pointer)
+
+    @property
+    def _time_bytes(self) -> tuple[int, int]:
+        """Of the entries of tiles and of requests."""
+        return (
+            self._tiles * self.config.cluster_size * TIMELINE.itemsize,
+            self._tiles * REQUESTS.itemsize,
+        )
+
+    def times(self, warm_ups: int = 2) -> tuple[NDArray[np.void], NDArray[np.void]]:
+        """Launch a kernel that keeps times and read them.
+
+        Args:
+            warm_ups: launches before the one that counts.
+        Returns:
+            `TIMELINE` entries, (cluster tiles, cluster size), and `REQUESTS` entries, (cluster tiles,).
+        """
+        for _ in range(warm_ups):
+            self.bound.launch()
+        for pointer, size in zip(self._times, self._time_bytes, strict=True):
+            self._gpu.fill(pointer, size, 0)
+        self.bound.launch()
+        of_tiles, of_requests = self._times
+        shape = (self._tiles, self.config.cluster_size)
+        return (
+            self._gpu.download(of_tiles, shape, TIMELINE),
+            self._gpu.download(of_requests, (self._tiles,), REQUESTS),
+        )
 
     def output(self) -> NDArray[Any]:
         """Poison D, launch once, and read it."""

@@ -73,6 +73,7 @@ class GemmKernel:
         c: int = 0,
         bias: int = 0,
         counts: int = 0,
+        times: tuple[int, int] = (0, 0),
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> Bound:
@@ -82,6 +83,7 @@ class GemmKernel:
             num_tiles: cluster tiles, or the most there may be when counts are known on the device only;
                 with none nothing is encoded and nothing launched.
             a, b, output, c, bias, counts: device addresses.
+            times: device addresses of zeroed `TIMELINE` and `REQUESTS` entries, for a kernel that keeps them.
         Raises:
             BadInput: addresses or extents that TMA cannot take.
         """
@@ -117,6 +119,7 @@ class GemmKernel:
             bias=bias,
             counts=counts,
             work_counter=self._counter,
+            times=times,
             alpha=alpha,
             beta=beta,
         )
