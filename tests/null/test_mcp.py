@@ -221,8 +221,8 @@ async def test_a_compiled_source_reads_no_file(client: Client, source: str) -> N
 
 @pytest.mark.parametrize(
     "option",
-    ["-I/etc", "--include-path=/etc", "--pre-include=/etc/passwd", "-include", "--pch-dir=/tmp", "--time=/tmp/x",
-     "--fdevice-time-trace=/tmp/x", "-DX=1 -I/etc", "--maxrregcount=64\n-I/etc", "@/etc/passwd", "--optix-ir"],
+    ["-I/etc", "--include-path=/etc", "--pre-include=/etc/passwd", "-include", "--pch-dir=/var", "--time=/var/x",
+     "--fdevice-time-trace=/var/x", "-DX=1 -I/etc", "--maxrregcount=64\n-I/etc", "@/etc/passwd", "--optix-ir"],
 )  # fmt: skip
 async def test_no_option_names_a_file(client: Client, option: str) -> None:
     told = await refuse(client, "compile", source="", arch=["sm_90a"], options=[option])
