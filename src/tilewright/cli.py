@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,7 +34,10 @@ from tilewright.cli_options import (
 from tilewright.cli_plan import plan_app
 from tilewright.cli_run import run_app
 from tilewright.cli_sweep import sweep
-from tilewright.errors import BadInput, TilewrightError
+from tilewright.errors import BadInput, TilewrightError, UnknownName
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 app = typer.Typer(
     name="tilewright",
@@ -260,11 +263,17 @@ def devices(
 
 
 @app.command()
-def schema() -> None:
-    """The JSON schema of `plan --json`."""
+def schema(
+    of: Annotated[str, typer.Argument(help="plan or audit: whose --json.")] = "plan",
+) -> None:
+    """The JSON schema of `plan --json` or `audit --json`."""
+    from tilewright.audit.json_model import AuditReport
     from tilewright.plan_model import Plan
 
-    typer.echo(json.dumps(Plan.model_json_schema(), indent=2))
+    models: dict[str, type[BaseModel]] = {"plan": Plan, "audit": AuditReport}
+    if of not in models:
+        raise UnknownName("output", of, models)
+    typer.echo(json.dumps(models[of].model_json_schema(), indent=2))
 
 
 def _version(value: bool) -> None:

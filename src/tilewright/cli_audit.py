@@ -140,6 +140,7 @@ def _audit_all(
     console = Console(stderr=True)
     audits: list[Audited] = []
     binaries: list[SassFacts] = []
+    empty: list[str] = []
     quiet = len(inputs) < 2 or not console.is_terminal
     for given in track(inputs, "audit", console=console, disable=quiet, transient=True):
         found = read_input(given, arch, compile_options)
@@ -148,6 +149,12 @@ def _audit_all(
             continue
         module = parse_ptx(found.ptx, found.name)
         audits.append(audit_text(module, found.sources, options, baseline, wanted))
+        if not audits[-1].contracts:
+            empty.append(found.name)
+    if empty and len(empty) == len(inputs):
+        raise BadInput(f"{', '.join(empty)}: no function with a body, so there is nothing to audit")
+    for name in empty:
+        console.print(f"{name}: no function with a body", highlight=False)
     return audits, binaries
 
 
@@ -181,13 +188,13 @@ def _print_more(audits: list[Audited], binaries: list[SassFacts], contract: bool
 
 
 def _explain(id_: str) -> None:
+    from tilewright.audit.catalogue import catalogue, explain
     from tilewright.audit.rules import RULES
     from tilewright.audit.run import load_rules
 
     load_rules()
-    if id_ not in RULES:
-        raise UnknownName("rule", id_, RULES)
-    rule = RULES[id_]
-    typer.echo(f"{rule.id} ({rule.severity}): {rule.what}")
-    typer.echo(f"help: {rule.help}")
-    typer.echo(f"source: PTX ISA {rule.section}")
+    known = catalogue()
+    if id_.upper() not in known:
+        raise UnknownName("rule", id_, known)
+    for line in explain(known[id_.upper()], RULES.get(id_.upper())):
+        typer.echo(line)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
 
+from audit_pairs import text_of
 from tilewright.audit.kernel import Options as AuditOptions
 from tilewright.audit.run import audit_text
 from tilewright.device import load
@@ -25,10 +28,9 @@ from tilewright.report.simulation_page import render_simulation_page
 from tilewright.schedule import schedulers_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from playwright.sync_api import Page
-
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DATA = Path(__file__).parent.parent / "data"
 LAYOUT = (Path(__file__).parent / "layout.js").read_text(encoding="utf-8")
 PLANS: dict[str, tuple[Workload, str, Options]] = {
@@ -57,6 +59,44 @@ FRAME_MS = 16.7
 
 
 @pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = next(filter(None, map(shutil.which, NAMES)), None)  # else what playwright installed
+    sandbox = [] if os.geteuid() else ["--no-sandbox"]
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=sandbox)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def show(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Open a page at a width, in a theme; it must ask for nothing and complain of nothing."""
+    said: list[str] = []
+    pages: list[Page] = []
+
+    def opened(path: Path, width: int = 1280, theme: str = "light", *, touch: bool = False) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if theme == "dark" else "light",
+            has_touch=touch,
+        )
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda asked: said.extend({asked.url} - {path.as_uri()}))
+        page.goto(path.as_uri())
+        if page.locator(".timeline").count():
+            page.wait_for_selector(".timeline[data-ready]")
+        pages.append(page)
+        return page
+
+    yield opened
+    for page in pages:
+        page.context.close()
+    assert not said
+
+
+@pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     found = {}
@@ -76,9 +116,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         simulate_launch(many, load("b200"), launch, record=True)
     )
     audits = []
-    for path in (DATA / "rules" / "CLC-04b_bad.ptx", DATA / "ptx" / "gemm_clc2_full.ptx"):
-        text = path.read_text(encoding="utf-8")
-        audits.append(audit_text(parse_ptx(text, path.name), {path.name: text}, AuditOptions()))
+    for name in ("CLC-04b_bad", "gemm_clc2_full"):
+        text, file = text_of(name), f"{name}.ptx"
+        audits.append(audit_text(parse_ptx(text, file), {file: text}, AuditOptions()))
     found["audit"] = render_audit_page(audits)
     paths = {}
     for name, page in found.items():

@@ -14,23 +14,6 @@ from tilewright.audit.kernel import Options
 
 OURS = ("CLU-",)
 errors = partial(errors_of, OURS)
-PAIRS = {
-    "CLU-01": ("CLU-01", "error", 110),
-    "CLU-02": ("CLU-02", "error", 115),
-    "CLU-03": ("CLU-03", "error", 25),
-    "CLU-04": ("CLU-04", "error", 87),
-    "CLU-05": ("CLU-05", "error", 90),
-    "CLU-06": ("CLU-06", "error", 93),
-    "CLU-07": ("CLU-07", "warning", 115),
-    "CLU-08": ("CLU-08", "error", 34),
-    "CLU-09": ("CLU-09", "error", 119),
-    "CLU-09b": ("CLU-09", "error", 119),
-    "CLU-10": ("CLU-10", "error", 35),
-    "CLU-11": ("CLU-11", "error", 115),
-    "CLU-12": ("CLU-12", "error", 127),
-    "CLU-15": ("CLU-15", "note", 28),
-}
-
 SYNC = "barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;\n"
 WAITS_ON = "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [%r1], 0;"
 EDITS: list[tuple[str, list[tuple[str, str]], str, list[tuple[str, int]]]] = [
@@ -65,19 +48,6 @@ EDITS: list[tuple[str, list[tuple[str, str]], str, list[tuple[str, int]]]] = [
     ("CLU-10_ok", [("mov.u32 %r2, data;", "mov.u32 %r2, data; st.shared.u32 [%r2], %r0; fence.proxy.async;")], "CLU-11", []),
     ("CLU-10_ok", [("mov.u32 %r2, data;", "mov.u32 %r2, data; st.shared.u32 [%r2+128], %r0;")], "CLU-11", []),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_bad_is_found(name: str) -> None:
-    rule, severity, line = PAIRS[name]
-    assert said(text_of(f"{name}_bad"), rule) == [(severity, line)]
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_ok_is_clean(name: str) -> None:
-    rule = PAIRS[name][0]
-    assert said(text_of(f"{name}_ok"), rule) == []
-    assert errors(text_of(f"{name}_ok")) == []
 
 
 @pytest.mark.parametrize(("name", "edits", "rule", "expected"), EDITS)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from audit_pairs import text_of
 from tilewright import Gemm, load, make_plan
 from tilewright.audit.contract import KernelContract, compare_with_plan, recover_contract
 from tilewright.audit.kernel import Kernel, Options
-from tilewright.ptx import parse_ptx_file
+from tilewright.ptx import parse_ptx, parse_ptx_file
 from tilewright.ptx.flow import Flow
 from tilewright.ptx.values import Shape, Values
 
-RULES = Path(__file__).parent.parent / "data" / "rules"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def contract_of(name: str, options: Options | None = None) -> KernelContract:
-    module = parse_ptx_file(RULES / f"{name}.ptx")
+    module = parse_ptx(text_of(name))
     return recover_contract(Kernel(module, module.functions[0], options or Options()))
 
 
@@ -125,7 +126,7 @@ def test_values_by_rank(tmp_path: Path, text: str, expected: list[int]) -> None:
 
 def test_one_lane_one_warp_one_rank() -> None:
     """Who may execute: the elected lane of warp 1 in rank 0, all of two warps in each CTA."""
-    module = parse_ptx_file(RULES / "gemm_clc2_full.ptx")
+    module = parse_ptx(text_of("gemm_clc2_full"))
     kernel = Kernel(module, module.functions[0])
     assert [kernel.per_cta(op) for op in kernel.ops("tcgen05.alloc")] == [[32, 32]]
     assert {tuple(kernel.per_cta(op)) for op in kernel.ops("tcgen05.mma")} == {(1, 0)}

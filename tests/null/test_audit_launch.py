@@ -15,16 +15,6 @@ from tilewright.audit.kernel import Options
 
 OURS = ("CLU-", "REG-", "EL-", "PDL-")
 errors = partial(errors_of, OURS)
-PAIRS = {
-    "CLU-13": ("CLU-13", "warning", 21),
-    "CLU-14": ("CLU-14", "error", 8),
-    "CLU-16": ("CLU-16", "warning", 36),
-    "REG-01": ("REG-01", "error", 658),
-    "REG-02": ("REG-02", "error", 674),
-    "EL-01": ("EL-01", "error", 19),
-    "PDL-01": ("PDL-01", "warning", 18),
-}
-
 BLOCK = ".reqntid 128, 1, 1"
 EDITS: list[tuple[str, list[tuple[str, str]], str, list[tuple[str, int]]]] = [
     # cluster
@@ -51,19 +41,6 @@ EDITS: list[tuple[str, list[tuple[str, str]], str, list[tuple[str, int]]]] = [
     ("PDL-01_ok", [("griddepcontrol.wait;", "ld.global.u32 %r2, [%rd0]; griddepcontrol.wait;")], "PDL-01", [("warning", 18)]),
     ("PDL-01_bad", [("griddepcontrol.launch_dependents;", "")], "PDL-01", []),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_bad_is_found(name: str) -> None:
-    rule, severity, line = PAIRS[name]
-    assert said(text_of(f"{name}_bad"), rule) == [(severity, line)]
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_ok_is_clean(name: str) -> None:
-    rule = PAIRS[name][0]
-    assert said(text_of(f"{name}_ok"), rule) == []
-    assert errors(text_of(f"{name}_ok")) == []
 
 
 @pytest.mark.parametrize(("name", "edits", "rule", "expected"), EDITS)

@@ -14,26 +14,6 @@ from tilewright.audit.kernel import Options
 
 OURS = ("MBAR-",)
 errors = partial(errors_of, OURS)
-PAIRS = {
-    "MBAR-01": ("MBAR-01", "error", 42),
-    "MBAR-02": ("MBAR-02", "error", 41),
-    "MBAR-03": ("MBAR-03", "error", 20),
-    "MBAR-04": ("MBAR-04", "error", 41),
-    "MBAR-05": ("MBAR-05", "error", 66),
-    "MBAR-06": ("MBAR-06", "error", 29),
-    "MBAR-07": ("MBAR-07", "error", 80),
-    "MBAR-07b": ("MBAR-07", "error", 79),
-    "MBAR-08": ("MBAR-08", "warning", 31),
-    "MBAR-09": ("MBAR-09", "error", 101),
-    "MBAR-10": ("MBAR-10", "error", 101),
-    "MBAR-11": ("MBAR-11", "error", 25),
-    "MBAR-12": ("MBAR-12", "warning", 27),
-    "MBAR-13": ("MBAR-13", "error", 31),
-    "MBAR-14": ("MBAR-14", "error", 26),
-    "MBAR-15": ("MBAR-15", "warning", 27),
-    "C14": ("MBAR-07", "error", 65),
-}
-
 ARRIVE = "mbarrier.arrive.shared::cta.b64 _, [%r1]"
 INIT = "mbarrier.init.shared::cta.b64 [%r1], 1;"
 FENCE = "fence.mbarrier_init.release.cluster;"
@@ -81,19 +61,6 @@ EDITS: list[tuple[str, list[tuple[str, str]], str, list[tuple[str, int]]]] = [
     ("MBAR-03_ok", [("arrive.shared::cta.b64 _, [%r1]", "arrive.noComplete.shared::cta.b64 %rd1, [%r1], 1")], "MBAR-14", [("error", 25)]),
     ("MBAR-03_ok", [("try_wait.parity.shared::cta", "try_wait.parity.shared::cluster")], "MBAR-13", [("error", 27)]),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_bad_is_found(name: str) -> None:
-    rule, severity, line = PAIRS[name]
-    assert said(text_of(f"{name}_bad"), rule) == [(severity, line)]
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_ok_is_clean(name: str) -> None:
-    rule = PAIRS[name][0]
-    assert said(text_of(f"{name}_ok"), rule) == []
-    assert errors(text_of(f"{name}_ok")) == []
 
 
 @pytest.mark.parametrize(("name", "edits", "rule", "expected"), EDITS)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from audit_pairs import kernel_text, kernels, text_of
 from tilewright.audit import audit_module
 from tilewright.audit.kernel import Options
 from tilewright.ptx import parse_ptx
 
-RULES = Path(__file__).parent.parent / "data" / "rules"
 FIRST, SECOND = "bar.sync %r3, %r4;", "bar.sync %r3, 128;"
-
-
-def text_of(name: str) -> str:
-    return (RULES / f"{name}.ptx").read_text(encoding="utf-8")
 
 
 def changed(old: str, new: str, text: str = "") -> str:
@@ -36,9 +30,9 @@ def test_the_pair() -> None:
     assert said(text_of("BAR-01_ok")) == []
 
 
-@pytest.mark.parametrize("path", sorted(RULES.glob("*_ok.ptx")) + sorted(RULES.glob("*_full.ptx")))
-def test_clean_twins_have_no_error(path: Path) -> None:
-    assert said(path.read_text(encoding="utf-8")) == []
+@pytest.mark.parametrize("name", kernels())
+def test_clean_twins_have_no_error(name: str) -> None:
+    assert said(kernel_text(name)) == []
 
 
 @pytest.mark.parametrize(

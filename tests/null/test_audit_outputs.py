@@ -115,6 +115,13 @@ def test_github_annotation() -> None:
     assert line == "::error file=k.ptx,line=11,col=2,title=T-01::second barrier"
 
 
+def test_github_annotation_of_a_path_that_would_end_it() -> None:
+    """GitHub's workflow commands: `%25`, `%0A`, and in properties `%3A` and `%2C`."""
+    file = "c:/a,50%.ptx"
+    (line,) = render_github([audit_text(parse_ptx(TEXT, file), {file: TEXT}, Options())])
+    assert line.startswith("::error file=c%3A/a%2C50%25.ptx,line=11,")
+
+
 @pytest.mark.parametrize(
     ("after", "silenced"),
     [
@@ -197,6 +204,31 @@ def test_bad_input_is_one_line(args: tuple[str, ...], says: str) -> None:
     done = run(*args)
     assert done.returncode == 2
     assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_what_holds_no_kernel_is_bad_input(tmp_path: Path) -> None:
+    """A file that says nothing must not look clean; beside a kernel it is named."""
+    head = TEXT.partition(".visible")[0]
+    (tmp_path / "empty.ptx").write_text(head)
+    (tmp_path / "junk.ptx").write_bytes(bytes(range(256)))
+    (tmp_path / "k.ptx").write_text(TEXT.replace("\tmbarrier.init", "\t//"))
+    done = run(str(tmp_path / "empty.ptx"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing to audit" in done.stderr
+    beside = run(str(tmp_path / "empty.ptx"), str(tmp_path / "k.ptx"))
+    assert beside.returncode == 0
+    assert "empty.ptx: no function with a body" in beside.stderr.replace("\n", "")
+    junk = run(str(tmp_path / "junk.ptx"))
+    assert junk.returncode == 2
+    assert "is no text: byte 128 is not UTF-8" in junk.stderr
+
+
+def test_a_sarif_file_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "k.ptx").write_text(TEXT)
+    done = run(str(tmp_path / "k.ptx"), "--sarif", str(tmp_path / "none" / "x.sarif"))
+    assert done.returncode == 2
+    assert "x.sarif cannot be written" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 

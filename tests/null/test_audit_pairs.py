@@ -1,12 +1,11 @@
-"""Every pair of the rule catalogue: the violating kernel is found, its clean twin has no error.
+"""Every Markdown case of the catalogue: the violating kernel is found at its lines, the clean one has no error.
 
-`catalogue.csv` has each rule's severity and how it can be detected: S statically, X by execution. A pair's
-name is its rule with the letter of the case; cases of public bug reports are named C5 and so on.
+A case is a difference from a clean kernel; its lines were read by hand from the violating text. Cases of public
+bug reports are named C5 and so on.
 """
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import re
 from functools import cache
@@ -14,73 +13,122 @@ from pathlib import Path
 
 import pytest
 
+from audit_pairs import kernel_text, kernels, pairs
 from tilewright.audit import Report, audit_module
+from tilewright.audit.catalogue import Entry, catalogue, explain
 from tilewright.audit.rules import RULES
 from tilewright.audit.run import load_rules
-from tilewright.ptx import parse_ptx_file
+from tilewright.audit.sections import ANCHORS
+from tilewright.ptx import parse_ptx
 
-PAIRS = Path(__file__).parent.parent / "data" / "rules"
-CASES = {"C5": "CLC-03", "C6": "TC-11", "C7": "TMA-03", "C8": "CLC-16", "C13": "CLC-09", "C14": "MBAR-07", "C24": "CLC-07"}  # fmt: skip
-"""Public bug reports and the rule that each breaks."""
+HOST = {"TMA-14"}
+NO_CASE = {"CLC-21", "CLC-22", "PDL-02"}
+"""They allow something: no kernel breaks them by what it says, and no check looks for them."""
 
-UNDECIDED = {"TMA-02", "TMA-03"}
-"""Pairs whose break is in the tensor map, which PTX does not show: said to be not decided."""
+REPORTS = {"C5": "CLC-03", "C6": "TC-11", "C7": "TMA-03", "C8": "CLC-16", "C13": "CLC-09", "C14": "MBAR-07", "C24": "CLC-07"}  # fmt: skip
+"""Public bug reports and the rule that each breaks; tests/toolkit/test_emitted_cases.py asks C5 to C8 of what `emit` writes."""
 
-REJECTED = {"CLC-19", "TC-21"}
-"""ptxas refuses any kernel that breaks these: no pair."""
+load_rules()
 
 
 @cache
-def report(name: str) -> Report:
-    return audit_module(parse_ptx_file(PAIRS / f"{name}.ptx"))
+def report(text: str) -> Report:
+    return audit_module(parse_ptx(text))
 
 
-def catalogue() -> dict[str, str]:
-    with (PAIRS / "catalogue.csv").open(encoding="utf-8", newline="") as file:
-        return {row["id"]: row["detect"] for row in csv.DictReader(file)}
+@pytest.mark.parametrize("name", pairs())
+def test_a_violating_kernel_is_found_at_its_lines(name: str) -> None:
+    pair = pairs()[name]
+    found = report(pair.bad)
+    for expected in pair.case.expected:
+        lines = tuple(
+            f.span.line for f in found.findings
+            if (f.rule, f.severity) == (expected.rule, expected.outcome)
+        )  # fmt: skip
+        undecided = [n.span.line for n in found.not_decided if n.rule == expected.rule]
+        if expected.outcome == "not decided":
+            assert expected.rule not in {f.rule for f in found.findings}
+            assert undecided == list(expected.lines)
+        else:
+            assert lines == expected.lines
 
 
-def rule_of(pair: str) -> str:
-    found = re.match(r"[A-Z]+-\d+", pair)
-    return found[0] if found else CASES[pair]
+@pytest.mark.parametrize("name", pairs())
+def test_the_clean_twin_is_not_found(name: str) -> None:
+    pair = pairs()[name]
+    said = {(f.rule, f.severity) for f in report(pair.ok).findings}
+    assert not said & {(each.rule, each.outcome) for each in pair.case.expected}
 
 
-BAD = sorted(path.stem.removesuffix("_bad") for path in PAIRS.glob("*_bad.ptx"))
-CLEAN = sorted(path.stem for path in PAIRS.glob("*.ptx") if not path.stem.endswith("_bad"))
+@pytest.mark.parametrize("name", kernels())
+def test_a_clean_kernel_has_no_error(name: str) -> None:
+    errors = report(kernel_text(name)).errors
+    assert [(f.rule, f.span.line, f.message) for f in errors] == []
 
 
-@pytest.mark.parametrize("pair", BAD)
-def test_the_violation_is_found(pair: str) -> None:
-    rule = rule_of(pair)
-    found = {finding.rule for finding in report(f"{pair}_bad").findings}
-    if pair in UNDECIDED:
-        assert rule in {each.rule for each in report(f"{pair}_bad").not_decided}
-        assert rule not in found
-    else:
-        assert rule in found
+def test_every_clean_kernel_has_a_case() -> None:
+    assert {pair.case.kernel for pair in pairs().values()} == set(kernels())
 
 
-@pytest.mark.parametrize("name", CLEAN)
-def test_the_clean_twin_has_no_error(name: str) -> None:
-    assert [(f.rule, f.span.line, f.message) for f in report(name).errors] == []
+def test_a_case_is_made_from_its_own_kernel_alone() -> None:
+    with pytest.raises(ValueError, match="case CLC-07: line"):
+        pairs()["CLC-07"].case.violating(kernel_text("dsmem"))
+
+
+# --- what there is -----------------------------------------------------------------------------------
+
+
+def decided(entry: Entry) -> bool:
+    return any(each.outcome != "not decided" for case in entry.cases for each in case.expected)
 
 
 def test_what_can_be_decided_statically_is() -> None:
-    """Every rule marked S that a kernel in PTX can break, and at least four fifths of those marked S+X."""
-    have = {rule_of(pair) for pair in BAD if pair not in UNDECIDED}
-    static = {id_ for id_, detect in catalogue().items() if detect == "S"} - REJECTED - {"TMA-14"}
-    assert static <= have, static - have
-    mixed = {id_ for id_, detect in catalogue().items() if detect == "S+X"}
-    assert len(mixed & have) >= 0.8 * len(mixed), mixed - have
+    """Every rule that the text shows, at least four fifths of those that it shows in part; the rest says why not."""
+    rules = catalogue().values()
+    assert {entry.id for entry in rules if entry.detect == "static" and not decided(entry)} == set()
+    both = [entry for entry in rules if entry.detect == "both"]
+    assert sum(map(decided, both)) >= 0.8 * len(both)
+    assert {entry.id for entry in rules if not entry.cases} == HOST | NO_CASE
+    assert {entry.id for entry in rules if entry.detect == "host"} == HOST
+    assert all(catalogue()[rule].detect == "execution" for rule in NO_CASE)
 
 
-def test_every_rule_says_where_it_comes_from() -> None:
-    load_rules()
+def test_public_reports_are_cases_of_their_rules() -> None:
+    cases = {
+        case.id: entry.id for entry in catalogue().values() for case in entry.cases if case.report
+    }
+    assert cases == REPORTS
+    for name in REPORTS:
+        test_a_violating_kernel_is_found_at_its_lines(name)
+        assert report(pairs()[name].ok).errors == ()
+
+
+def test_catalogue_and_checks_say_the_same() -> None:
+    assert set(RULES) == set(catalogue()) - HOST - NO_CASE
     for rule in RULES.values():
-        assert re.fullmatch(r"[\d.]+(, [\d.]+)*|.*[A-Za-z].*", rule.section), rule.id
+        entry = catalogue()[rule.id]
+        assert (entry.text, entry.severity) == (rule.what, rule.severity), rule.id
         assert rule.help
-        assert not rule.what.endswith(" ")
-    assert len(RULES) >= 90
+        for section in rule.section.split(", "):
+            assert section in ANCHORS, rule.id
+    assert len(catalogue()) >= 95
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_rule_is_explained_with_both_kernels(name: str) -> None:
+    entry = catalogue()[name]
+    text = "\n".join(explain(entry, RULES.get(name)))
+    assert entry.text.splitlines()[0] in text
+    if not entry.cases:
+        assert "needs execution" in text or "host code" in text
+        return
+    violating, correct = re.search(
+        r"violating.*?:\n(.*?)\n\ncorrect:\n(.*?)(\n\n|\Z)", text, re.DOTALL
+    ).groups()[:2]  # type: ignore[union-attr]
+    assert violating != correct
+    changed = [line[1:] for line in entry.cases[0].diff if line[0] in "+-"]
+    assert any(line.replace("\t", "    ") in violating + correct for line in changed)
+    assert "parallel-thread-execution/#" in text
 
 
 def test_the_table_in_the_docs_is_the_script_s() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from audit_pairs import WHOLE, kernel_text, pairs, text_of
 from tilewright.audit import audit_module
 from tilewright.audit.kernel import Options
 from tilewright.ptx import parse_ptx
@@ -17,42 +18,8 @@ from tilewright.ptx import parse_ptx
 if TYPE_CHECKING:
     from tilewright.ptx.finding import Finding
 
-DATA = Path(__file__).parents[1] / "data"
-PAIR, FULL = "rules/TC-01_ok", "rules/gemm_clc2_full"
-
-PAIRS = {
-    "TC-01": [("TC-01", "error", 60), ("TC-01", "error", 223)],
-    "TC-01b": [("TC-01", "error", 138), ("TC-01", "error", 1030)],
-    "TC-02": [("TC-02", "error", 140), ("TC-02", "error", 143)],
-    "TC-03": [("TC-03", "error", 61)],
-    "TC-04": [("TC-04", "error", 559)],
-    "TC-04b": [("TC-04", "error", 559)],
-    "TC-05": [("TC-05", "error", 60)],
-    "TC-06": [("TC-06", "error", 1032)],
-    "TC-06b": [("TC-06", "error", 1023)],
-    "TC-07": [("TC-07", "error", 222)],
-    "TC-08": [("TC-08", "error", 1030)],
-    "TC-09": [("TC-09", "error", 557), ("TC-09", "error", 603)],
-    "TC-09b": [("TC-09", "warning", 171), ("TC-09", "warning", 173)],
-    "TC-09c": [("TC-09", "error", 554), ("TC-09", "error", 600)],
-    "TC-10": [("TC-10", "error", 608)],
-    "TC-11": [("TC-11", "error", 172), ("TC-11", "error", 179)],
-    "TC-11b": [("TC-11", "error", 605)],
-    "TC-12": [("TC-12", "error", 553)],
-    "TC-12b": [("TC-12", "error", 201)],
-    "TC-13": [("TC-13", "error", 975)],
-    "TC-14": [("TC-14", "error", 966)],
-    "TC-15": [("TC-15", "error", 201)],
-    "TC-16": [("TC-16", "error", 559)],
-    "TC-16b": [("TC-16", "error", 559)],
-    "TC-17": [("TC-17", "error", 168)],
-    "TC-18": [("TC-18", "error", 408)],
-    "TC-19": [("TC-19", "warning", 136)],
-    "TC-20": [("TC-20", "error", 171)],
-    "TC-21": [("TC-21", "error", 172)],
-    "TC-22": [("TC-22", "error", 172)],
-}
-"""Every finding of the pair's rule in its bad file, in the order of the text."""
+PTX = Path(__file__).parents[1] / "data" / "ptx"
+PAIR, FULL = "TC-01_ok", "gemm_clc2_full"
 
 ALLOC = "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r14], %r17;"
 RELINQUISH = "tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;"
@@ -68,10 +35,6 @@ WAIT_LD = "\ttcgen05.wait::ld.sync.aligned;\n"
 CLUSTER_BARRIER = (
     "\tbarrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;\n"
 )
-
-
-def text_of(name: str) -> str:
-    return (DATA / f"{name}.ptx").read_text()
 
 
 def audited(text: str, options: Options | None = None) -> list[Finding]:
@@ -93,28 +56,25 @@ def edited(name: str, *edits: tuple[str, str]) -> str:
     return text
 
 
-# --- pairs ----------------------------------------------------------------------------------------
+# --- clean kernels --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-def test_the_bad_one_is_found_at_its_lines(pair: str) -> None:
-    rule = pair.rstrip("bc")
-    found = audited(text_of(f"rules/{pair}_bad"))
-    assert [(f.rule, f.severity, f.span.line) for f in found if f.rule == rule] == PAIRS[pair]
+@pytest.mark.parametrize(
+    "name", [name for name, pair in pairs().items() if pair.case.rule.startswith("TC-")]
+)
+def test_the_clean_one_is_silent(name: str) -> None:
+    assert audited(text_of(f"{name}_ok")) == []
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-def test_the_clean_one_is_silent(pair: str) -> None:
-    assert audited(text_of(f"rules/{pair}_ok")) == []
-
-
-@pytest.mark.parametrize("name", ["rules/gemm_clc2_full", "rules/gemm_wgmma_full", "ptx/grammar"])
-def test_whole_kernels_are_silent(name: str) -> None:
-    assert audited(text_of(name)) == []
+@pytest.mark.parametrize(
+    "text", [*map(kernel_text, WHOLE), (PTX / "grammar.ptx").read_text()], ids=[*WHOLE, "grammar"]
+)
+def test_whole_kernels_are_silent(text: str) -> None:
+    assert audited(text) == []
 
 
 def test_a_kernel_of_triton_gets_one_warning_for_its_missing_fences() -> None:
-    assert said(text_of("ptx/triton_matmul_sm100")) in ([], [("TC-12", "warning")])
+    assert said((PTX / "triton_matmul_sm100.ptx").read_text()) in ([], [("TC-12", "warning")])
 
 
 # --- case C6 --------------------------------------------------------------------------------------
@@ -122,7 +82,7 @@ def test_a_kernel_of_triton_gets_one_warning_for_its_missing_fences() -> None:
 
 def test_one_mask_for_both_pairs_starves_the_second() -> None:
     """Case C6: mask 0x3 in a cluster of 4; right is 0x3 << (rank & ~1)."""
-    found = audited(text_of("rules/TC-11_bad"))
+    found = audited(text_of("C6_bad"))
     assert {f.rule for f in found} == {"TC-11"}
     assert all("ranks 2, 3 wait on it" in f.message and "in 0, 1" in f.message for f in found)
 
@@ -340,7 +300,7 @@ def test_the_whole_gemm_loses_a_wait_and_is_found() -> None:
 
 
 def test_findings_name_the_other_place() -> None:
-    (found,) = (f for f in audited(text_of("rules/TC-06b_bad")) if f.rule == "TC-06")
+    (found,) = (f for f in audited(text_of("TC-06b_bad")) if f.rule == "TC-06")
     assert found.other is not None
     assert found.other.line == 1038
 

@@ -3,38 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
+from audit_pairs import kernel_text, kernels, text_of
 from tilewright.audit import Report, audit_module
 from tilewright.audit.kernel import Options
 from tilewright.ptx import parse_ptx
-
-RULES = Path(__file__).parent.parent / "data" / "rules"
-
-BAD = {
-    "TMA-01": [81, 128, 168, 208],
-    "TMA-03b": [54],
-    "TMA-04": [74, 121, 161, 201],
-    "TMA-05": [80, 127, 167, 207],
-    "TMA-06": [84, 134, 177, 220],
-    "TMA-07": [124, 161, 198],
-    "TMA-08": [103],
-    "TMA-09": [75],
-    "TMA-10": [234],
-    "TMA-11": [100, 146, 185, 224],
-    "TMA-12": [218, 224, 250, 256, 282, 288, 313, 319, 355, 361, 389, 395, 422, 428],
-    "TMA-13": [54],
-    "TMA-15": [28],
-    "TMA-15b": [25],
-}
-UNDECIDED = {"TMA-02": 81, "TMA-03": 74}
-"""What hangs on the tensor map: the swizzle, the box."""
-
-
-def text_of(name: str) -> str:
-    return (RULES / f"{name}.ptx").read_text(encoding="utf-8")
 
 
 def audit(text: str, options: Options | None = None) -> Report:
@@ -55,21 +30,9 @@ def changed(name: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bug_is_found_where_it_is(name: str) -> None:
-    assert lines(audit(text_of(f"{name}_bad")), name[:6]) == BAD[name]
-
-
-@pytest.mark.parametrize("name", UNDECIDED)
-def test_what_hangs_on_the_tensor_map_is_not_decided(name: str) -> None:
-    report = audit(text_of(f"{name}_bad"))
-    assert lines(report, name) == []
-    assert UNDECIDED[name] in [n.span.line for n in report.not_decided if n.rule == name]
-
-
-@pytest.mark.parametrize("path", sorted(RULES.glob("*_ok.ptx")) + sorted(RULES.glob("*_full.ptx")))
-def test_clean_twins_have_no_error(path: Path) -> None:
-    assert broken(path.read_text(encoding="utf-8")) == set()
+@pytest.mark.parametrize("name", kernels())
+def test_clean_kernels_have_no_error(name: str) -> None:
+    assert broken(kernel_text(name)) == set()
 
 
 # --- a copy at a time -------------------------------------------------------------------------------
@@ -120,7 +83,7 @@ def test_one_copy_of_the_plain_form() -> None:
 @pytest.mark.parametrize("cluster", [2, 4, 8])
 def test_bytes_scaled_by_the_cluster(cluster: int) -> None:
     """Two CTAs bring 2 x 128 x 64 x 2 bytes of A to their leader, whatever the cluster."""
-    text = text_of("TMA-03b_ok").replace("reqnctapercluster 4", f"reqnctapercluster {cluster}")
+    text = text_of("C7_ok").replace("reqnctapercluster 4", f"reqnctapercluster {cluster}")
     assert broken(text) == set()
     scaled = text.replace("[%r11], 32768;", f"[%r11], {128 * 64 * 2 * cluster};")
     assert broken(scaled) == ({"TMA-03"} if cluster > 2 else set())
@@ -192,7 +155,7 @@ def test_refill_after_a_cluster_barrier() -> None:
     synced = text.replace(
         first, f"barrier.cluster.arrive;\n	barrier.cluster.wait;\n	{first}", 1
     )
-    assert len(lines(audit(synced), "TMA-07")) == len(BAD["TMA-07"]) - 1
+    assert len(lines(audit(synced), "TMA-07")) == len(lines(audit(text), "TMA-07")) - 1
 
 
 def test_own_slot_needs_no_peer() -> None:
@@ -327,3 +290,20 @@ def test_reduction_by_every_lane_is_added_as_often() -> None:
     assert lines(audit(text), "TMA-15") == []
     everyone = text.replace("	@%p0 bra sent;\n", "").replace("	@%p0 bra free;\n", "")
     assert lines(audit(everyone), "TMA-15") == [31 - 1]
+
+
+def warned(text: str) -> list[int]:
+    return [f.span.line for f in audit(text).findings if f.rule == "TMA-15"]
+
+
+def test_two_warps_that_read_their_tile_from_shared_memory_store_two_tiles() -> None:
+    """Pingpong: the warps take tiles in turn, each from the response that it reads itself."""
+    pair = "	and.b32 %r8, %r0, 32;\n	setp.ne.u32 %p0, %r8, 0;\n"
+    both = TWO_TILES.replace("	setp.ne.u32 %p0, %r0, 0;\n", pair)
+    store = next(i for i, line in enumerate(both.splitlines(), 1) if "bulk_group [" in line)
+    assert warned(both) == [store]
+    read = "	ld.shared.u32 %r9, [tiles];\n"
+    own = both.replace("	@%p0 bra sent;\n", f"{read}	@%p0 bra sent;\n").replace(
+        "{0, %r1}", "{0, %r9}"
+    )
+    assert warned(own) == []

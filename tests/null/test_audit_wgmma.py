@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from audit_pairs import kernel_text, kernels, text_of
 from tilewright.audit import Report, audit_module
 from tilewright.ptx import parse_ptx
-
-RULES = Path(__file__).parent.parent / "data" / "rules"
-
-BAD = {
-    "WG-01": [286, 475],
-    "WG-02": [331, 422, 520],
-    "WG-03": [70],
-    "WG-03b": [70, 78],
-    "WG-04": [347],
-    "WG-05": [545],
-    "WG-06": [67],
-}
-
-
-def text_of(name: str) -> str:
-    return (RULES / f"{name}.ptx").read_text(encoding="utf-8")
 
 
 def audit(text: str) -> Report:
@@ -38,14 +21,9 @@ def broken(text: str) -> set[str]:
     return {f.rule for f in audit(text).errors if f.rule.startswith("WG")}
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bug_is_found_where_it_is(name: str) -> None:
-    assert lines(text_of(f"{name}_bad"), name[:5]) == BAD[name]
-
-
-@pytest.mark.parametrize("path", sorted(RULES.glob("*_ok.ptx")) + sorted(RULES.glob("*_full.ptx")))
-def test_clean_twins_have_no_error(path: Path) -> None:
-    assert broken(path.read_text(encoding="utf-8")) == set()
+@pytest.mark.parametrize("name", kernels())
+def test_clean_kernels_have_no_error(name: str) -> None:
+    assert broken(kernel_text(name)) == set()
 
 
 FENCE = "	wgmma.fence.sync.aligned;\n"

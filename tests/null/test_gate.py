@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from audit_pairs import text_of
 from console import run, shell_commands
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "tests" / "data" / "rules"
 GEMM = "gemm --m 4096 --n 4096 --k 4096 --device b200"
 
 
@@ -114,7 +113,7 @@ def test_another_choice_is_a_note(tmp_path: Path) -> None:
 @pytest.fixture
 def kernel(tmp_path: Path) -> Path:
     """A clean CLC kernel, accepted with its launch."""
-    shutil.copy(RULES / "CLC-08b_ok.ptx", tmp_path / "k.ptx")
+    (tmp_path / "k.ptx").write_text(text_of("CLC-08b_ok"))
     launch = {"device": "b200", "threads": 64, "regs": 32, "smem_bytes": 100_000}
     path = gate_file(tmp_path, kernels=[{"file": "k.ptx", "launch": launch}])
     [entry] = accepted(path)["kernels"]
@@ -127,7 +126,7 @@ def kernel(tmp_path: Path) -> Path:
 def test_a_new_finding_fails_and_a_gone_one_is_a_note(kernel: Path) -> None:
     """The catalogue's violating twin in place of the clean kernel, and back."""
     clean = (kernel / "k.ptx").read_text()
-    shutil.copy(RULES / "CLC-08b_bad.ptx", kernel / "k.ptx")
+    (kernel / "k.ptx").write_text(text_of("CLC-08b_bad"))
     found = verdicts(kernel)
     assert [state for state, _ in found] == ["fail"] * len(found)
     assert any("new finding CLC-08 in" in text for _, text in found)
@@ -142,7 +141,7 @@ def test_a_new_finding_fails_and_a_gone_one_is_a_note(kernel: Path) -> None:
 
 
 def test_a_moved_line_is_the_same_finding(kernel: Path) -> None:
-    shutil.copy(RULES / "CLC-08b_bad.ptx", kernel / "k.ptx")
+    (kernel / "k.ptx").write_text(text_of("CLC-08b_bad"))
     accepted(kernel / "gate.json")
     text = (kernel / "k.ptx").read_text()
     (kernel / "k.ptx").write_text("// moved\n" * 7 + text)
@@ -211,7 +210,7 @@ PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 def project(tmp_path: Path) -> Path:
     """A project as docs/ci.md has it: kernels/ and gate.json, accepted."""
     (tmp_path / "kernels").mkdir()
-    shutil.copy(RULES / "CLC-08b_ok.ptx", tmp_path / "kernels" / "gemm.ptx")
+    (tmp_path / "kernels" / "gemm.ptx").write_text(text_of("CLC-08b_ok"))
     [example] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "gate.json").write_text(example, encoding="utf-8")
     accepted(tmp_path / "gate.json")
@@ -253,6 +252,6 @@ def test_the_pre_commit_hooks(project: Path) -> None:
     assert not re.search(pattern, "kernels/gemm.py")
     assert run(f"{entries[0]} kernels/gemm.ptx", project).code == 0
     assert run(entries[1], project).code == 0
-    shutil.copy(RULES / "CLC-08b_bad.ptx", project / "kernels" / "gemm.ptx")
+    (project / "kernels" / "gemm.ptx").write_text(text_of("CLC-08b_bad"))
     assert run(f"{entries[0]} kernels/gemm.ptx", project).code == 1
     assert run(entries[1], project).code == 1

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit_pairs import pairs
 from tilewright.audit.kernel import Options as AuditOptions
 from tilewright.audit.run import audit_text
 from tilewright.device import load
@@ -211,9 +212,10 @@ def test_a_simulation_s_page() -> None:
 
 def test_an_audit_s_page_has_every_finding_in_its_line() -> None:
     audits = []
-    for path in sorted((DATA / "rules").glob("CLC-0*_bad.ptx")):
-        text = path.read_text(encoding="utf-8")
-        name = f"<b>{path.name}"
+    for case, pair in pairs().items():
+        if not case.startswith("CLC-0"):
+            continue
+        text, name = pair.bad, f"<b>{case}.ptx"
         audits.append(audit_text(parse_ptx(text, name), {name: text}, AuditOptions()))
     page = render_audit_page(audits)
     reader = Reader(page)
@@ -233,8 +235,7 @@ def test_an_audit_s_page_has_every_finding_in_its_line() -> None:
 
 
 def test_a_long_source_is_folded_around_its_findings() -> None:
-    path = DATA / "rules" / "CLC-04b_bad.ptx"
-    text = path.read_text(encoding="utf-8") + "// padding\n" * 5000
+    text = pairs()["CLC-04b"].bad + "// padding\n" * 5000
     audit = audit_text(parse_ptx(text, "long.ptx"), {"long.ptx": text}, AuditOptions())
     page = render_audit_page([audit])
     reader = Reader(page)
@@ -260,7 +261,7 @@ def test_figures_are_for_pages_alone() -> None:
     [
         "plan gemm --m 512 --n 512 --k 512 --device b200",
         "simulate 100x20000 --workers 8",
-        f"audit {DATA / 'rules' / 'CLC-04b_ok.ptx'}",
+        f"audit {DATA / 'rules' / 'clc_kernel.ptx'}",
     ],
 )
 def test_the_command_line_writes_it(command: str, tmp_path: Path) -> None:

@@ -40,11 +40,11 @@ BENCH = Path(__file__).parents[2] / "bench"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Two nodes of one CPU each."""
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    made: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     made.add_node(num_cpus=1)
     made.wait_for_nodes()
     yield made
-    made.shutdown()  # type: ignore[no-untyped-call]
+    made.shutdown()
 
 
 def rows_of(count: int) -> list[Row]:

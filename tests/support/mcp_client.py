@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,19 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
+from audit_pairs import text_of as text_of_kernel
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from mcp_types import CallToolResult
 
 DATA = Path(__file__).parents[1] / "data"
+_SCRATCH = tempfile.TemporaryDirectory()
+VIOLATING = Path(_SCRATCH.name) / "violating.ptx"
+"""A kernel of the catalogue that breaks CLC-08, in a folder that the servers allow."""
+
+VIOLATING.write_text(text_of_kernel("CLC-08_bad"), encoding="utf-8")
 GEMM = {"kind": "gemm", "m": 4096, "n": 4096, "k": 4096}
 LONG = {"costs": "10000000x20000", "workers": 100}
 """Half a minute of simulation."""
@@ -29,7 +37,16 @@ SECONDS = 300.0
 
 
 def command(*more: str) -> list[str]:
-    options = ["--allow", str(DATA), "--seconds", str(SECONDS), "--workers", "2"]
+    options = [
+        "--allow",
+        str(DATA),
+        "--allow",
+        _SCRATCH.name,
+        "--seconds",
+        str(SECONDS),
+        "--workers",
+        "2",
+    ]
     return [sys.executable, "-m", "tilewright", "mcp", *options, *more]
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.audit.contract_clc import request_loop
+
 if TYPE_CHECKING:
     from tilewright.audit.kernel import Kernel, Ring
     from tilewright.ptx.flow import Op
@@ -30,6 +32,12 @@ COMPLETIONS = (
     "red.async",
     "mbarrier.complete_tx",
 )
+NO_ACCESS = (
+    *("mbarrier", "tcgen05", "mapa", "getctarank", "cvta", "fence"),
+    *("clusterlaunchcontrol", "cp.async.bulk.tensor"),
+)
+"""What names shared::cluster and is no access of DSMEM: barriers, copies from global memory, addresses, fences."""
+
 WAITS = ("mbarrier.try_wait", "mbarrier.test_wait")
 
 
@@ -96,7 +104,7 @@ def recover_contract(kernel: Kernel) -> KernelContract:
         cta_group=_cta_group(kernel),
         tmem_columns=_tmem_columns(kernel),
         barriers=tuple(_row(kernel, ring) for ring in kernel.rings),
-        clc=tuple(_clc(kernel)),
+        clc=tuple(request_loop(kernel)),
         dsmem=tuple(_dsmem(kernel)),
     )
 
@@ -173,29 +181,11 @@ def _tmem_columns(kernel: Kernel) -> int | None:
     return sum(known) if known and len(known) == len(numbers) else None
 
 
-def _clc(kernel: Kernel) -> list[str]:
-    """The request loop in the order of the text."""
-    steps = []
-    for op in kernel.ops("clusterlaunchcontrol"):
-        who = ", ".join(
-            f"{count} of CTA {rank}" for rank, count in enumerate(kernel.per_cta(op)) if count
-        )
-        ring = kernel.ring(op) if "mbar" in op.roles else None
-        answers = f" to {ring.name}" if ring is not None else ""
-        everywhere = " in every CTA" if "multicast::cluster::all" in op.name else ""
-        kind = op.entry.rpartition(".")[2]
-        detail = next((m for m in op.node.opcode.modifiers if m.startswith(("is_", "get_"))), "")
-        steps.append(
-            f"line {op.span.line}: {kind}{' ' + detail if detail else ''}{answers}{everywhere}; threads: {who}"
-        )
-    return steps
-
-
 def _dsmem(kernel: Kernel) -> list[str]:
     """Accesses to other CTAs' shared memory, beside arrivals and multicast loads."""
     rows = []
     for op in kernel.flow.ops:
-        if op.is_a("mbarrier", "tcgen05", "mapa", "clusterlaunchcontrol", "cp.async.bulk.tensor"):
+        if op.is_a(*NO_ACCESS):
             continue
         if "shared::cluster" in op.node.opcode.modifiers:
             rows.append(f"line {op.span.line}: {op.name}")

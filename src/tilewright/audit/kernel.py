@@ -102,6 +102,9 @@ class Kernel:
     _ring_of: dict[tuple[int, str], Ring | None] = field(
         default_factory=dict, init=False, repr=False
     )
+    _value_of: dict[tuple[int, str], Value | None] = field(
+        default_factory=dict, init=False, repr=False
+    )
     _elsewhere: dict[bytes, frozenset[int]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -180,8 +183,11 @@ class Kernel:
 
     def value(self, op: Op, role: str) -> Value | None:
         """What an operand holds, by its role; None where the instruction has none."""
-        operand = op.role(role)
-        return None if operand is None else self.values.of(operand, op)
+        key = op.index, role
+        if key not in self._value_of:
+            operand = op.role(role)
+            self._value_of[key] = None if operand is None else self.values.of(operand, op)
+        return self._value_of[key]
 
     def threads(self, op: Op) -> tuple[np.ndarray, bool]:
         """Threads that may execute it, (ranks, threads) of bool, and whether nothing unknown decides besides."""

@@ -81,13 +81,17 @@ class Reach:
             new = threads & ~seen.get(here, 0)
             if not new:
                 continue
-            seen[here] = seen.get(here, 0) | new
-            if here in avoid:
-                op = self._flow.ops[here]
-                held = self._holds(op) if op.guard else None
-                new = 0 if held is None else new & ~held
+            end = self._flow.straight[here]
+            for index in range(here, end + 1):
+                seen[index] = seen.get(index, 0) | new
+                if index in avoid:
+                    op = self._flow.ops[index]
+                    held = self._holds(op) if op.guard else None
+                    new = 0 if held is None else new & ~held
+                    if not new:
+                        break
             if new:
-                work.extend(self._onwards(here, new))
+                work.extend(self._onwards(end, new))
         return seen
 
     def _onwards(self, index: int, threads: int) -> list[tuple[int, int]]:

@@ -67,37 +67,34 @@ def load_rules() -> None:
         importlib.import_module(f"tilewright.audit.{family}")
 
 
-def kernels_of(module: Module, options: Options) -> list[Kernel]:
-    """Every function with a body."""
-    return [
-        Kernel(module, function, options)
-        for function in module.functions
-        if function.body is not None
-    ]
+def kernels_of(module: Module, options: Options) -> Iterator[Kernel]:
+    """Every function with a body, one at a time: what is found out of one is large, and goes with it."""
+    for function in module.functions:
+        if function.body is not None:
+            yield Kernel(module, function, options)
 
 
 def audit_module(module: Module, options: Options | None = None) -> Report:
     """Apply every rule to every function with a body."""
-    return audit_kernels(kernels_of(module, options or Options()))
+    return _audit(module, options or Options())[0]
 
 
-def audit_kernels(kernels: list[Kernel]) -> Report:
-    """Apply every rule to each kernel."""
+def _audit(module: Module, options: Options) -> tuple[Report, tuple[KernelContract, ...]]:
     load_rules()
-    outcomes = list(dict.fromkeys(_outcomes(kernels)))
-    findings = [each for each in outcomes if isinstance(each, Finding)]
-    undecided = [each for each in outcomes if isinstance(each, NotDecided)]
-    return Report(
+    outcomes: dict[Finding | NotDecided, None] = {}  # a set in order
+    contracts = []
+    for kernel in kernels_of(module, options):
+        for rule in RULES.values():
+            outcomes.update(dict.fromkeys(rule.check(kernel)))
+        contracts.append(recover_contract(kernel))
+    findings = (each for each in outcomes if isinstance(each, Finding))
+    undecided = (each for each in outcomes if isinstance(each, NotDecided))
+    report = Report(
         tuple(sorted(findings, key=lambda f: (f.span.offset, f.rule))),
         tuple(sorted(undecided, key=lambda n: (n.span.offset, n.rule))),
-        tuple(kernel.function.name for kernel in kernels),
+        tuple(contract.kernel for contract in contracts),
     )
-
-
-def _outcomes(kernels: list[Kernel]) -> Iterator[Finding | NotDecided]:
-    for kernel in kernels:
-        for each in RULES.values():
-            yield from each.check(kernel)
+    return report, tuple(contracts)
 
 
 @dataclass(frozen=True)
@@ -145,12 +142,10 @@ def audit_text(
         sources: texts by file name, the PTX's own among them; see `Locator`.
         plan: what `tilewright plan --json` printed, to hold the kernels against.
     """
-    kernels = kernels_of(module, options)
-    report = audit_kernels(kernels)
+    report, contracts = _audit(module, options)
     locator = Locator(module, sources)
     located = [locator.locate(finding) for finding in report.findings]
     kept = [each for each in located if not locator.is_ignored(each)]
-    contracts = tuple(map(recover_contract, kernels))
     differences = [
         f"{contract.kernel}: {line}"
         for contract in contracts

@@ -6,6 +6,7 @@ more than that waits for ever, or has a box that overruns the next tile. Expecti
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,8 +69,12 @@ def _only_copies(kernel: Kernel, ring: Ring) -> bool:
     ) and not any(kernel.ring(copy.op) is None for copy in loads(kernel))
 
 
-def _phases(kernel: Kernel) -> Iterator[_Phase | tuple[str, Op]]:
+def _phases(kernel: Kernel) -> tuple[_Phase | tuple[str, Op], ...]:
     """What each expectation gets; or why that is not known, and where."""
+    return tuple(_find_phases(kernel))
+
+
+def _find_phases(kernel: Kernel) -> Iterator[_Phase | tuple[str, Op]]:
     copies = loads(kernel)
     for ring in kernel.rings:
         expects = _expects(kernel, ring)
@@ -102,28 +107,57 @@ def _phase(kernel: Kernel, ring: Ring, op: Op, copies: list[Copy]) -> _Phase | t
         return "the bytes that are expected are not a constant", op
     if any(copy.mbar.unknown != where.unknown for copy in copies) or not copies:
         return "which slot a copy fills is not known", op
-    bounds = [_brought(kernel, ring, copies, rank) for rank in range(kernel.shape.ranks)]
+    sizes = _sizes(kernel, ring, copies)
+    bounds = [_brought(kernel, sizes, rank) for rank in range(kernel.shape.ranks)]
     if any(bound is None for bound in bounds):
         return "the CTA of a barrier is not known", op
     most, least = zip(*(bound for bound in bounds if bound is not None), strict=True)
     return _Phase(ring, op, expected, tuple(copies), most, least)
 
 
-def _brought(kernel: Kernel, ring: Ring, copies: list[Copy], rank: int) -> tuple[int, int] | None:
-    """The most and the least bytes that come to the barrier of one CTA in a phase."""
-    most = least = 0
+@dataclass(frozen=True, eq=False)
+class _Size:
+    """What one CTA's executions of a copy bring to each place that it lands in.
+
+    Attributes:
+        count: threads of the CTA that may execute it.
+        most, least: bytes of one execution.
+    """
+
+    copy: Copy
+    issuer: int
+    count: int
+    most: int
+    least: int
+
+
+def _sizes(kernel: Kernel, ring: Ring, copies: list[Copy]) -> list[_Size]:
+    starts = _Starts(kernel, copies)
+    found = []
     for copy in copies:
         threads, exact = kernel.threads(copy.op)
+        size = kernel.value(copy.op, "size")
+        number = None if size is None else size.number()
         for issuer in range(kernel.shape.ranks):
             count = int(threads[issuer].sum())
-            parts = _parts(kernel, copy, issuer, rank) if count else 0
-            if parts is None:
-                return None
-            size = kernel.value(copy.op, "size")
-            number = None if size is None else size.number()
-            room = number if number is not None else _room(kernel, ring, copies, copy, issuer)
-            most += count * parts * room
-            least += count * parts * number if exact and number is not None else 0
+            if count and number is None:
+                found.append(
+                    _Size(copy, issuer, count, _room(kernel, ring, starts, copy, issuer), 0)
+                )
+            elif count and number is not None:
+                found.append(_Size(copy, issuer, count, number, number if exact else 0))
+    return found
+
+
+def _brought(kernel: Kernel, sizes: list[_Size], rank: int) -> tuple[int, int] | None:
+    """The most and the least bytes that come to the barrier of one CTA in a phase."""
+    most = least = 0
+    for size in sizes:
+        parts = _parts(kernel, size.copy, size.issuer, rank)
+        if parts is None:
+            return None
+        most += size.count * parts * size.most
+        least += size.count * parts * size.least
     return most, least
 
 
@@ -141,38 +175,37 @@ def _parts(kernel: Kernel, copy: Copy, issuer: int, rank: int) -> int | None:
 
 
 class _Starts:
-    """Where each rank's copies land, kept."""
+    """Where the copies of a phase land: offsets by copy and issuing CTA, and by the CTAs that they land in."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self._kept: dict[tuple[int, int], set[int]] = {}
+    def __init__(self, kernel: Kernel, copies: list[Copy]) -> None:
+        self.by_copy: dict[tuple[int, int], list[int]] = {}
+        landing: dict[tuple[object, int], set[int]] = {}
+        for copy in copies:
+            threads = kernel.threads(copy.op)[0]
+            values = np.broadcast_to(copy.dst.constant, threads.shape)
+            for issuer in range(kernel.shape.ranks):
+                starts = np.unique(values[issuer][threads[issuer]]).tolist()
+                self.by_copy[copy.op.index, issuer] = starts
+                key = (copy.dst.base, copy.dst.unknown), copy.masks[issuer] or 0
+                landing.setdefault(key, set()).update(starts)
+        self.by_landing = {key: sorted(starts) for key, starts in landing.items()}
 
-    def of(self, copy: Copy, issuer: int) -> set[int]:
-        key = copy.op.index, issuer
-        if key not in self._kept:
-            threads = self.kernel.threads(copy.op)[0]
-            values = np.broadcast_to(copy.dst.constant, threads.shape)[issuer][threads[issuer]]
-            self._kept[key] = {int(value) for value in values}
-        return self._kept[key]
+    def first(self, copy: Copy, issuer: int) -> int:
+        """Where a CTA's copy lands first."""
+        return min(self.by_copy[copy.op.index, issuer], default=0)
+
+    def following(self, copy: Copy, issuer: int) -> Iterator[int]:
+        """The next start, of each kind of copy that lands in a CTA that this one lands in."""
+        own = self.first(copy, issuer)
+        for (place, mask), starts in self.by_landing.items():
+            if place == (copy.dst.base, copy.dst.unknown) and mask & (copy.masks[issuer] or 0):
+                yield from starts[bisect_right(starts, own) :][:1]
 
 
-def _starts(kernel: Kernel, copy: Copy, issuer: int) -> set[int]:
-    return kernel.view(_Starts).of(copy, issuer)
-
-
-def _all_phases(kernel: Kernel) -> list[_Phase | tuple[str, Op]]:
-    return list(_phases(kernel))
-
-
-def _room(kernel: Kernel, ring: Ring, copies: list[Copy], copy: Copy, issuer: int) -> int:
+def _room(kernel: Kernel, ring: Ring, starts: _Starts, copy: Copy, issuer: int) -> int:
     """Bytes from where a copy lands to the next tile of the phase, the next slot or the end of the symbol."""
-    own = min(_starts(kernel, copy, issuer), default=0)
-    ends = [own + SMEM_BYTES_MAX]
-    for other in copies:
-        if other.dst.base == copy.dst.base and other.dst.unknown == copy.dst.unknown:
-            for each in range(kernel.shape.ranks):
-                if (other.masks[each] or 0) & (copy.masks[issuer] or 0):
-                    ends += [start for start in _starts(kernel, other, each) if start > own]
+    own = starts.first(copy, issuer)
+    ends = [own + SMEM_BYTES_MAX, *starts.following(copy, issuer)]
     if len(copy.dst.unknown) == 1 and ring.slots != 1:
         (term, step), slots = copy.dst.unknown[0], copy.mbar.unknown
         if len(slots) == 1 and slots[0][0] == term and slots[0][1]:
@@ -203,7 +236,7 @@ def bytes_add_up(kernel: Kernel) -> Iterator[Outcome]:
     yield from one_sided(kernel)
     yield from stores_add_up(kernel)
     unsure: set[str] = set()
-    for phase in kernel.view(_all_phases):
+    for phase in kernel.view(_phases):
         if isinstance(phase, tuple):
             if phase[0] not in unsure:
                 unsure.add(phase[0])
@@ -253,7 +286,7 @@ def _times(kernel: Kernel, phase: _Phase, homes: np.ndarray) -> np.ndarray:
 
 def _unsignalled(kernel: Kernel, rule_id: str, *, pair: bool) -> Iterator[Outcome]:
     """Expectations on barriers that no copy signals."""
-    for phase in kernel.view(_all_phases):
+    for phase in kernel.view(_phases):
         if isinstance(phase, tuple) or any(copy.pair for copy in phase.copies) != pair:
             continue
         homes = _expecting(kernel, phase)
@@ -276,13 +309,14 @@ def masked_ctas_expect(kernel: Kernel) -> Iterator[Outcome]:
     """Every CTA in a multicast mask expects its bytes, and every CTA that expects is in a mask."""
     yield from _unsignalled(kernel, "TMA-04", pair=False)
     told: set[str] = set()
-    for phase in kernel.view(_all_phases):
+    homes = kernel.view(_Homes)
+    for phase in kernel.view(_phases):
         if isinstance(phase, tuple) or phase.ring.name in told:
             continue
         expects = _expects(kernel, phase.ring)
-        if any(_homes(kernel, op) is None for op in expects):
+        if any(homes(op) is None for op in expects):
             continue
-        expecting = {q for op in expects for q in _homes(kernel, op) or ()}
+        expecting = {q for op in expects for q in homes(op) or ()}
         for copy in phase.copies:
             hit = _lands(kernel, copy, expecting)
             if certain(kernel, copy.op, hit[:, None]):
@@ -296,8 +330,20 @@ def masked_ctas_expect(kernel: Kernel) -> Iterator[Outcome]:
                 break
 
 
-def _homes(kernel: Kernel, op: Op) -> set[int] | None:
-    """CTAs on whose barrier an instruction may act; None where one is not known."""
+class _Homes:
+    """CTAs on whose barrier each instruction may act; None where one is not known."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._of: dict[int, set[int] | None] = {}
+
+    def __call__(self, op: Op) -> set[int] | None:
+        if op.index not in self._of:
+            self._of[op.index] = _find_homes(self._kernel, op)
+        return self._of[op.index]
+
+
+def _find_homes(kernel: Kernel, op: Op) -> set[int] | None:
     value = kernel.value(op, "mbar")
     found: set[int] = set()
     for rank, row in enumerate(kernel.threads(op)[0]):
@@ -331,7 +377,7 @@ def leader_expects_for_both(kernel: Kernel) -> Iterator[Outcome]:
     """With .cta_group::2 loads the barrier that is signalled expects the bytes of both CTAs."""
     yield from _unsignalled(kernel, "TMA-13", pair=True)
     told: set[str] = set()
-    for phase in kernel.view(_all_phases):
+    for phase in kernel.view(_phases):
         if isinstance(phase, tuple) or phase.ring.name in told:
             continue
         if any(copy.pair for copy in phase.copies):

@@ -99,17 +99,17 @@ def refill_after_release(kernel: Kernel) -> Iterator[Outcome]:
         return
     yield from early_uses(kernel)
     yield from released_by_one(kernel)
+    waits = [*kernel.ops(CLUSTER_WAIT), *releases]
     for copy in copies:
+        free = waits if _reaches_out(copy) else [*waits, *kernel.ops(*CTA_SYNC)]
+        near = kernel.flow.reaching(copy.op.index, kernel.indices(free))
         for before in copies:
-            if not same_address(before.dst, copy.dst):
+            if before.op.index not in near or not same_address(before.dst, copy.dst):
                 continue
             if copy.dst.unknown and not signals.in_one_go(kernel, before.op, copy.op):
                 continue
             if not kernel.together(before.op, copy.op) or opposed(kernel, before.op, copy.op):
                 continue
-            free = [*kernel.ops(CLUSTER_WAIT), *releases]
-            if not _reaches_out(copy):
-                free += kernel.ops(*CTA_SYNC)
             if none_between(kernel, before.op, copy.op, free):
                 yield kernel.finding(
                     "TMA-07",

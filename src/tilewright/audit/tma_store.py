@@ -14,7 +14,7 @@ from tilewright.audit.copies import WAITS, opposed
 from tilewright.audit.flowing import names_in
 from tilewright.audit.rules import Outcome, rule
 from tilewright.audit.tma_groups import COMMIT, WAIT, Place, Walk
-from tilewright.audit.trace import LANES_DIFFER, may_split, sources
+from tilewright.audit.trace import LANES_DIFFER, WARPS_DIFFER, may_split, sources
 from tilewright.ptx.flow import constant
 
 if TYPE_CHECKING:
@@ -182,7 +182,8 @@ def _repeated(kernel: Kernel, copy: Op) -> Iterator[Outcome]:
         most = int(times.max(initial=0))
         if most <= (1 if adds else WARP) or starts.size > GROUPS_MAX:
             continue
-        if _same_in_a_warp(kernel, tensor, copy):
+        lanes = max(int(mask[rank][i : i + WARP].sum()) for i in range(0, mask.shape[1], WARP))
+        if _same(kernel, tensor, copy, LANES_DIFFER if adds and lanes > 1 else WARPS_DIFFER):
             yield kernel.finding(
                 "TMA-15",
                 f"{most} threads of a CTA issue this bulk store of one tile: "
@@ -192,10 +193,10 @@ def _repeated(kernel: Kernel, copy: Op) -> Iterator[Outcome]:
             return
 
 
-def _same_in_a_warp(kernel: Kernel, operand: Operand | None, op: Op) -> bool:
-    """Whether nothing in the coordinates tells the lanes of a warp apart."""
+def _same(kernel: Kernel, operand: Operand | None, op: Op, differ: frozenset[str]) -> bool:
+    """Whether nothing in the coordinates tells threads apart: neither what differs between them nor what they load."""
     return operand is not None and not any(
-        sources(kernel, name, op.index) & LANES_DIFFER for name in names_in(operand)
+        sources(kernel, name, op.index) & differ for name in names_in(operand)
     )
 
 

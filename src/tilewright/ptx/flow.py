@@ -126,6 +126,7 @@ class Flow:
         self._tables: dict[str, tuple[str, ...]] = {}  # of `.branchtargets`
         self._scopes = 0
         self._conditions: dict[int, tuple[Condition, ...]] = {}
+        self._around: dict[int, list[tuple[int, frozenset[int]]]] = {}
         lowered: list[tuple[Instruction, tuple[Operand, ...], str, bool]] = []
         if function.body is not None:
             self._lower(function.body, [], lowered)
@@ -133,7 +134,9 @@ class Flow:
             Op(i, node, operands, guard, holds, find_facts(node.opcode))
             for i, (node, operands, guard, holds) in enumerate(lowered)
         )
-        self._following = [tuple(self._next_of(op)) for op in self.ops]
+        self._following = [
+            tuple(i for i in self._next_of(op) if i < len(self.ops)) for op in self.ops
+        ]
 
     # --- lowering ---------------------------------------------------------------------------------
 
@@ -198,7 +201,7 @@ class Flow:
 
     def following(self, index: int) -> tuple[int, ...]:
         """Where control may go after an instruction; a label at the very end leads nowhere."""
-        return tuple(i for i in self._following[index] if i < len(self.ops))
+        return self._following[index]
 
     @cached_property
     def _preceding(self) -> list[list[int]]:
@@ -226,18 +229,33 @@ class Flow:
         Use -1 as a start for the function's entry. A goal counts when it is reached, even if it is to be
         avoided; a start may be a goal only by coming round to it.
         """
-        seen: set[int] = set()
         goal_set, avoid_set = set(goals), set(avoid)
+        stops = goal_set | avoid_set
+        seen: set[int] = set()
         stack = [n for s in starts for n in ((0,) if s < 0 and self.ops else self.following(s))]
         while stack:
             here = stack.pop()
-            if here in goal_set:
-                return True
-            if here in seen or here in avoid_set:
+            if here in seen:
                 continue
             seen.add(here)
-            stack.extend(self.following(here))
+            end = self.straight[here]
+            if not stops.isdisjoint(range(here, end + 1)):
+                stop = next(i for i in range(here, end + 1) if i in stops)
+                if stop in goal_set:
+                    return True
+                continue
+            stack.extend(self._following[end])
         return False
+
+    @cached_property
+    def straight(self) -> list[int]:
+        """The last instruction of the straight line that each one is in: no thread leaves or enters it before."""
+        last = list(range(len(self.ops)))
+        for index in range(len(self.ops) - 2, -1, -1):
+            alone = self._following[index] == (index + 1,) and len(self._preceding[index + 1]) == 1
+            if alone and self.ops[index].node.opcode.root not in ENDS:
+                last[index] = last[index + 1]
+        return last
 
     def reachable(self, starts: Iterable[int], avoid: Collection[int] = ()) -> set[int]:
         """Every instruction that control can pass to from behind `starts` without `avoid`."""
@@ -250,6 +268,19 @@ class Flow:
                 continue
             seen.add(here)
             stack.extend(self.following(here))
+        return seen
+
+    def reaching(self, goal: int, avoid: Collection[int] = ()) -> set[int]:
+        """Every instruction from which control can come to `goal` without passing one of `avoid` or `goal` again."""
+        seen: set[int] = set()
+        stack = list(self.preceding(goal))
+        while stack:
+            here = stack.pop()
+            if here in seen or here in avoid:
+                continue
+            seen.add(here)
+            if here != goal:
+                stack.extend(self.preceding(here))
         return seen
 
     def always_between(self, start: int, goal: int, through: Collection[int]) -> bool:
@@ -320,32 +351,29 @@ class Flow:
         """Whether any way leads to an instruction."""
         return index in self._dominators
 
-    def _dominating(self, index: int) -> Iterator[int]:
-        here = index
-        while True:
-            yield here
-            above = self._dominators.get(here)
-            if above is None or above == here:
-                return
-            here = above
-
     def conditions(self, op: Op) -> list[Condition]:
         """Predicates that held, or not, on every way to the instruction; its own guard last."""
-        if op.index not in self._conditions:
-            self._conditions[op.index] = tuple(self._conditions_of(op))
-        return list(self._conditions[op.index])
-
-    def _conditions_of(self, op: Op) -> list[Condition]:
-        found = []
-        for node in self._dominating(op.index):
-            if node < 0:
-                branch = self.ops[(-node - 1) // 2]
-                taken = -node % 2 == 1
-                found.append(Condition(branch.guard, branch.index, taken == branch.guard_holds))
-        found.reverse()
+        held = self._held(op.index)
         if op.guard and op.node.opcode.root != "bra":
-            found.append(Condition(op.guard, op.index, op.guard_holds))
-        return found
+            held = (*held, Condition(op.guard, op.index, op.guard_holds))
+        return list(held)
+
+    def _held(self, index: int) -> tuple[Condition, ...]:
+        """What the edges of branches above it in the tree of dominators decide, outermost first."""
+        above: list[int] = []
+        node: int | None = index
+        while node is not None and node not in self._conditions:
+            above.append(node)
+            parent = self._dominators.get(node)
+            node = parent if parent != node else None
+        held = self._conditions[node] if node is not None else ()
+        for each in reversed(above):
+            if each < 0:
+                branch = self.ops[(-each - 1) // 2]
+                taken = -each % 2 == 1
+                held = (*held, Condition(branch.guard, branch.index, taken == branch.guard_holds))
+            self._conditions[each] = held
+        return held
 
     # --- loops ------------------------------------------------------------------------------------
 
@@ -367,8 +395,10 @@ class Flow:
 
     def loops(self, index: int) -> list[tuple[int, frozenset[int]]]:
         """Loops around an instruction, the innermost first: header and members."""
-        around = [loop for loop in self._loops if index in loop[1]]
-        return sorted(around, key=lambda loop: len(loop[1]))
+        if index not in self._around:
+            around = [loop for loop in self._loops if index in loop[1]]
+            self._around[index] = sorted(around, key=lambda loop: len(loop[1]))
+        return self._around[index]
 
 
 def _renamed(operand: Operand, scopes: list[_Scope]) -> Operand:  # noqa: PLR0911  (a case a node)

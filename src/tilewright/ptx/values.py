@@ -268,6 +268,8 @@ class Values:
         full = f"{operand.name}.{operand.component}" if operand.component else operand.name
         if full in self._special:
             return _number_array(self._special[full])
+        if full.startswith("%ctaid.") and self.shape.cluster_known:
+            return self._place_in_grid(full[-1])
         if operand.name.startswith("%") and operand.name not in self._defs:
             return _term(full)
         variable = self.flow.variables.get(operand.name)
@@ -279,6 +281,12 @@ class Values:
         return Value(
             f"symbol:{operand.name}", np.zeros((1, 1), np.int64)
         )  # a function, or a parameter
+
+    def _place_in_grid(self, axis: str) -> Value:
+        """%ctaid: clusters are aligned in the grid, so it is the place in the cluster and whole clusters before it."""
+        extent = self.shape.cluster["xyz".index(axis)]
+        inside = self._special[f"%cluster_ctaid.{axis}"]
+        return Value("", inside, ((f"%clusterid.{axis}", extent),))
 
     def _address(self, operand: Memory, op: Op) -> Value:
         return self.of(operand.parts[0], op)
@@ -414,6 +422,11 @@ def _bitwise(op: Op, rest: list[Value]) -> Value | None:
     root = op.node.opcode.root
     if root == "and" and len(rest) == 2 and (moved := _leader_address(rest)) is not None:
         return moved
+    if root == "and" and len(rest) == 2:
+        for value, mask in (rest, rest[::-1]):
+            bits = mask.number()
+            if bits is not None and bits > 0 and not bits & bits + 1 and not value.base:
+                return _remainder(value, bits + 1)
     if not all(value.known for value in rest):
         return None
     if root == "not":
@@ -485,9 +498,20 @@ def _same(_: Op, rest: list[Value]) -> Value | None:
     return rest[0] if rest else None
 
 
+def _remainder(value: Value, by: int) -> Value | None:
+    """Modulo a number that every unknown term is a multiple of."""
+    if value.base or any(factor % by for _, factor in value.unknown):
+        return None
+    return _number_array(value.constant % by)
+
+
 def _divide(op: Op, rest: list[Value]) -> Value | None:
     by = rest[1].number() if len(rest) > 1 else None
-    if by is None or by == 0 or not rest[0].known:
+    if by is None or by == 0:
+        return None
+    if op.node.opcode.root == "rem" and op.has("u32") and by > 0:
+        return _remainder(rest[0], by)
+    if not rest[0].known:
         return None
     both = rest[0].constant, by
     return _number_array(both[0] // both[1] if op.node.opcode.root == "div" else both[0] % both[1])

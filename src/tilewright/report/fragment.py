@@ -24,6 +24,8 @@ def render_fragment(blocks: Iterable[Block]) -> str:
     out: list[str] = []
     sections = 0
     for block in blocks:
+        if isinstance(block, Figure):
+            continue
         if isinstance(block, Heading) and block.level == 1:
             out.append("</details>" if sections else "")
             opened = "" if sections else " open"
@@ -35,7 +37,7 @@ def render_fragment(blocks: Iterable[Block]) -> str:
     return f'<div class="tilewright">{"".join(out)}</div>'
 
 
-def _render(block: Block) -> str:
+def _render(block: Heading | Paragraph | Bullets | Code | Table) -> str:
     match block:
         case Heading(text, _):
             return f"<h4>{escape(text)}</h4>"
@@ -47,8 +49,6 @@ def _render(block: Block) -> str:
             return f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
         case Table():
             return _table(block)
-        case Figure():  # drawn on pages
-            return ""
 
 
 def _table(table: Table) -> str:

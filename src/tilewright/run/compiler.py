@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, UnknownName
 from tilewright.run.bindings import call, import_nvrtc
 
 if TYPE_CHECKING:
@@ -79,6 +79,10 @@ class Compiled:
     functions: tuple[FunctionUse, ...]
     seconds: float
     cached: bool
+
+
+ARCH_SPECIFIC = {"sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"}
+"""Those with a form of its own instructions, like sm_90a."""
 
 
 def compile_source(
@@ -149,6 +153,11 @@ def _compile(
         flags = [f"--gpu-architecture={arch}", "--ptxas-options=-v", NO_CACHE, *options]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
         log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        if int(status) and b"--gpu-architecture" in log:
+            known = {f"sm_{number}" for number in call(nvrtc.nvrtcGetSupportedArchs)}
+            raise UnknownName(
+                "architecture", arch, known | {f"{each}a" for each in known & ARCH_SPECIFIC}
+            )
         if int(status):
             raise CompileFailed(
                 f"{name} does not compile for {arch} ({status.name})\n{log.decode(errors='replace')}",

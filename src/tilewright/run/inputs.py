@@ -91,7 +91,7 @@ def read_input(given: str, arch: str | None, options: Sequence[str] = ()) -> Ptx
         return PtxText(given, text, {given: text})
     if arch is None:
         raise BadInput(
-            f"{given}: name what to compile for with --arch",
+            f"{given}: name what to compile for with --arch, like sm_100a or sm_90a",
             allowed="sm_90a, sm_100a, …",
             nearest="sm_100a",
         )
@@ -105,8 +105,13 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise BadInput(f"no file {path}", given=path) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read: {error}", given=path) from None
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{path} is no text: byte {error.start} is not UTF-8; machine code is read from .cubin and .fatbin",
+            given=path,
+        ) from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}", given=path) from None
 
 
 def _read_binary(path: Path) -> PtxText | SassFacts:
