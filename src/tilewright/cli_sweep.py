@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli_options import print_blocks
+from tilewright.cli_options import print_blocks, write_text
 from tilewright.errors import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.console import Console
+
+SUMMARIES = (".html", ".md")
 
 QUIET_SECONDS = 10.0
 """Between two lines of progress where there is no terminal."""
@@ -37,7 +39,9 @@ def sweep(
     ray: Annotated[
         str | None, typer.Option(help="Address of a Ray cluster, or auto, instead (extra sweep).")
     ] = None,
-    summary: Annotated[Path | None, typer.Option(help="Write the summary page too: .md.")] = None,
+    summary: Annotated[
+        Path | None, typer.Option(help="Write the summary page too: .html or .md.")
+    ] = None,
 ) -> None:
     """Plan every problem on every device; started again, it goes on where it was stopped.
 
@@ -83,8 +87,9 @@ def check_summary(path: Path | None) -> None:
     """
     if path is None:
         return
-    if path.suffix != ".md":
-        raise BadInput(f"--summary {path} is not .md", given=path, allowed=".md")
+    if path.suffix not in SUMMARIES:
+        allowed = ", ".join(SUMMARIES)
+        raise BadInput(f"--summary {path} is none of {allowed}", given=path, allowed=allowed)
     if not path.parent.is_dir():
         raise BadInput(f"--summary {path}: no folder {path.parent}", given=path)
 
@@ -94,9 +99,15 @@ def write_summary(path: Path | None, lines: list[dict[str, object]]) -> None:
     if path is None:
         return
     from tilewright.report.markdown import render_markdown
-    from tilewright.sweep.summary import sweep_document
+    from tilewright.report.page import render_blocks, render_page
+    from tilewright.sweep.summary import sweep_document, sweep_subject
 
-    path.write_text(render_markdown(sweep_document(lines)), encoding="utf-8")
+    blocks = sweep_document(lines)
+    if path.suffix == ".md":
+        text = render_markdown(blocks)
+    else:
+        text = render_page(sweep_subject(lines), render_blocks(blocks, first="Totals"))
+    write_text(path, text)
 
 
 @contextmanager

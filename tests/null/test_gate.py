@@ -113,7 +113,7 @@ def test_another_choice_is_a_note(tmp_path: Path) -> None:
 @pytest.fixture
 def kernel(tmp_path: Path) -> Path:
     """A clean CLC kernel, accepted with its launch."""
-    (tmp_path / "k.ptx").write_text(text_of("CLC-08b_ok"), encoding="utf-8")
+    (tmp_path / "k.ptx").write_text(text_of("CLC-08b_ok"))
     launch = {"device": "b200", "threads": 64, "regs": 32, "smem_bytes": 100_000}
     path = gate_file(tmp_path, kernels=[{"file": "k.ptx", "launch": launch}])
     [entry] = accepted(path)["kernels"]
@@ -126,7 +126,7 @@ def kernel(tmp_path: Path) -> Path:
 def test_a_new_finding_fails_and_a_gone_one_is_a_note(kernel: Path) -> None:
     """The catalogue's violating twin in place of the clean kernel, and back."""
     clean = (kernel / "k.ptx").read_text()
-    (kernel / "k.ptx").write_text(text_of("CLC-08b_bad"), encoding="utf-8")
+    (kernel / "k.ptx").write_text(text_of("CLC-08b_bad"))
     found = verdicts(kernel)
     assert [state for state, _ in found] == ["fail"] * len(found)
     assert any("new finding CLC-08 in" in text for _, text in found)
@@ -141,7 +141,7 @@ def test_a_new_finding_fails_and_a_gone_one_is_a_note(kernel: Path) -> None:
 
 
 def test_a_moved_line_is_the_same_finding(kernel: Path) -> None:
-    (kernel / "k.ptx").write_text(text_of("CLC-08b_bad"), encoding="utf-8")
+    (kernel / "k.ptx").write_text(text_of("CLC-08b_bad"))
     accepted(kernel / "gate.json")
     text = (kernel / "k.ptx").read_text()
     (kernel / "k.ptx").write_text("// moved\n" * 7 + text)
@@ -210,7 +210,7 @@ PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 def project(tmp_path: Path) -> Path:
     """A project as docs/ci.md has it: kernels/ and gate.json, accepted."""
     (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "gemm.ptx").write_text(text_of("CLC-08b_ok"), encoding="utf-8")
+    (tmp_path / "kernels" / "gemm.ptx").write_text(text_of("CLC-08b_ok"))
     [example] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "gate.json").write_text(example, encoding="utf-8")
     accepted(tmp_path / "gate.json")
@@ -252,6 +252,6 @@ def test_the_pre_commit_hooks(project: Path) -> None:
     assert not re.search(pattern, "kernels/gemm.py")
     assert run(f"{entries[0]} kernels/gemm.ptx", project).code == 0
     assert run(entries[1], project).code == 0
-    (project / "kernels" / "gemm.ptx").write_text(text_of("CLC-08b_bad"), encoding="utf-8")
+    (project / "kernels" / "gemm.ptx").write_text(text_of("CLC-08b_bad"))
     assert run(f"{entries[0]} kernels/gemm.ptx", project).code == 1
     assert run(entries[1], project).code == 1

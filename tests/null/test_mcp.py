@@ -11,10 +11,12 @@ import jsonschema
 import pytest
 from mcp.shared.exceptions import MCPError
 
+import mcp_client
+from audit_pairs import text_of as text_of_kernel
 from console import run
 from mcp_client import (
-    DATA,
     GEMM,
+    VIOLATING,
     call,
     refuse,
 )
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 
 pytestmark = pytest.mark.anyio
+
+anyio_backend, http, client = mcp_client.anyio_backend, mcp_client.http, mcp_client.client
 
 
 async def test_every_tool_is_listed_with_valid_schemas(client: Client) -> None:
@@ -98,20 +102,20 @@ async def test_simulate(client: Client) -> None:
 
 async def test_audit(client: Client) -> None:
     """A violating kernel of the catalogue and its clean twin, as files and as text."""
-    bad = await call(client, "audit", files=["rules/CLC-08_bad.ptx"])
+    bad = await call(client, "audit", files=[str(VIOLATING)])
     assert [(f["id"], f["line"], f["other_line"]) for f in bad["findings"]] == [("CLC-08", 51, 61)]
     assert bad["contract"] == []
-    clean = (DATA / "rules" / "CLC-08b_ok.ptx").read_text()
-    good = await call(client, "audit", ptx=clean, contract=True)
+    good = await call(client, "audit", ptx=text_of_kernel("CLC-08_ok"), contract=True)
     assert [f for f in good["findings"] if f["severity"] == "error"] == []
     assert good["contract"][0]["scheduler"] == "clc"
-    several = await call(client, "audit", files=["rules/CLC-08_bad.ptx", "rules/CLC-08b_ok.ptx"])
+    several = await call(client, "audit", files=[str(VIOLATING), "rules/clc_loop.ptx"])
     assert several["summary"].startswith("2 kernels: 1 error")
 
 
 async def test_explain_and_devices(client: Client) -> None:
     rule = await call(client, "explain", rule="CLC-07")
-    assert (rule["id"], rule["severity"], rule["section"]) == ("CLC-07", "error", "9.7.13.18")
+    assert (rule["id"], rule["severity"]) == ("CLC-07", "error")
+    assert "PTX ISA 9.7.13.18" in rule["explanation"]
     listed = await call(client, "devices")
     assert {"b200", "h200", "a100"} <= {device["name"] for device in listed["devices"]}
     b200 = await call(client, "devices", name="b200")
@@ -218,8 +222,8 @@ async def test_a_compiled_source_reads_no_file(client: Client, source: str) -> N
 
 @pytest.mark.parametrize(
     "option",
-    ["-I/etc", "--include-path=/etc", "--pre-include=/etc/passwd", "-include", "--pch-dir=/tmp", "--time=/tmp/x",
-     "--fdevice-time-trace=/tmp/x", "-DX=1 -I/etc", "--maxrregcount=64\n-I/etc", "@/etc/passwd", "--optix-ir"],
+    ["-I/etc", "--include-path=/etc", "--pre-include=/etc/passwd", "-include", "--pch-dir=/var", "--time=/var/x",
+     "--fdevice-time-trace=/var/x", "-DX=1 -I/etc", "--maxrregcount=64\n-I/etc", "@/etc/passwd", "--optix-ir"],
 )  # fmt: skip
 async def test_no_option_names_a_file(client: Client, option: str) -> None:
     told = await refuse(client, "compile", source="", arch=["sm_90a"], options=[option])

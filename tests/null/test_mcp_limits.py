@@ -13,6 +13,7 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
+import mcp_client
 from mcp_client import (
     LONG,
     call,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 
 pytestmark = pytest.mark.anyio
+
+anyio_backend, http, client = mcp_client.anyio_backend, mcp_client.http, mcp_client.client
 
 
 async def test_ten_megabytes_of_argument(client: Client) -> None:

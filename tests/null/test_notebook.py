@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from audit_pairs import text_of
 from console import run
 from tilewright import Gemm, load, make_plan
 from tilewright.audit import audit_module
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from tilewright.plan_model import Plan
 
 VOID = {"br", "hr", "img"}
-RULES = Path(__file__).parents[1] / "data" / "rules"
 
 
 class Page(HTMLParser):
@@ -165,7 +165,7 @@ def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_audit() -> None:
     """A violating kernel of the catalogue: shown with its lines, and as rows."""
-    text = (RULES / "CLC-08_bad.ptx").read_text()
+    text = text_of("CLC-08_bad")
     audited = audit_text(parse_ptx(text, "k.ptx"), {"k.ptx": text}, Options())
     shown = "".join(page_of(audited).words)
     assert "k.ptx:51:2: CLC-08 error" in shown

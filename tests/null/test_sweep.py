@@ -272,7 +272,7 @@ def test_the_command_with_bad_rows(tmp_path: Path) -> None:
     [
         ("--device b2000 --out r.csv", 'Did you mean "b200"?'),
         ("--device b200 --out r.xlsx", "none of .csv, .jsonl, .parquet"),
-        ("--device b200 --out r.csv --summary s.pdf", "--summary s.pdf is not"),
+        ("--device b200 --out r.csv --summary s.pdf", "--summary s.pdf is none of .html, .md"),
         ("--device b200 --out r.csv --summary none/s.md", "no folder none"),
     ],
 )
@@ -354,4 +354,8 @@ def test_the_examples_of_the_page(tmp_path: Path) -> None:
             "retry",
         }:
             assert f"`{column}`" in PAGE
-    assert "## Where clusters pay" in (tmp_path / "summary.md").read_text()
+    page = (tmp_path / "summary.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "Where clusters pay" in page
+    assert re.search(r"<title>Sweep: \d+ problems on b200</title>", page)
+    assert not re.findall(r'(?:src|href)="(?!#)[^"]*"', page)  # loads nothing

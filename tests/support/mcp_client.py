@@ -1,4 +1,4 @@
-"""The MCP server as a process, and the SDK's client connected to it."""
+"""The MCP server as a process, and the SDK's client connected to it; the fixtures are taken over by name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+
+from audit_pairs import text_of as text_of_kernel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -19,6 +23,11 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
 DATA = Path(__file__).parents[1] / "data"
+_SCRATCH = tempfile.TemporaryDirectory()
+VIOLATING = Path(_SCRATCH.name) / "violating.ptx"
+"""A kernel of the catalogue that breaks CLC-08, in a folder that the servers allow."""
+
+VIOLATING.write_text(text_of_kernel("CLC-08_bad"), encoding="utf-8")
 GEMM = {"kind": "gemm", "m": 4096, "n": 4096, "k": 4096}
 LONG = {"costs": "10000000x20000", "workers": 100}
 """Half a minute of simulation."""
@@ -28,7 +37,16 @@ SECONDS = 300.0
 
 
 def command(*more: str) -> list[str]:
-    options = ["--allow", str(DATA), "--seconds", str(SECONDS), "--workers", "2"]
+    options = [
+        "--allow",
+        str(DATA),
+        "--allow",
+        _SCRATCH.name,
+        "--seconds",
+        str(SECONDS),
+        "--workers",
+        "2",
+    ]
     return [sys.executable, "-m", "tilewright", "mcp", *options, *more]
 
 
@@ -95,3 +113,31 @@ def workers_of(server: int) -> set[int]:
 
 def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Where tests marked `anyio` run."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """An MCP server on loopback: its process and its URL."""
+    with http_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["stdio", "http"])
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    """A client of an MCP server, over each transport."""
+    from mcp import Client  # noqa: PLC0415
+
+    from mcp_client import stdio_client  # noqa: PLC0415
+
+    if request.param == "stdio":
+        async with stdio_client() as connected:
+            yield connected
+    else:
+        async with Client(request.getfixturevalue("http")[1]) as connected:
+            yield connected

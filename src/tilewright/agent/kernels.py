@@ -10,9 +10,11 @@ from pydantic import Field, model_validator
 
 from tilewright.agent.planning import Shape
 from tilewright.agent.tool import Answer, Arguments, Call
+from tilewright.audit.catalogue import catalogue, explain as explain_entry
+from tilewright.audit.json_model import FindingRow, NotDecidedRow
 from tilewright.audit.kernel import Options
 from tilewright.audit.outputs import as_json, render_text
-from tilewright.audit.rules import RULES, Rule
+from tilewright.audit.rules import RULES
 from tilewright.audit.run import Audited, audit_text, load_rules
 from tilewright.errors import BadInput, UnknownName
 from tilewright.ptx import parse_ptx
@@ -53,33 +55,6 @@ class AuditArguments(Arguments):
         if self.ptx is None and not self.files:
             raise ValueError("give ptx or files")
         return self
-
-
-class FindingRow(Answer):
-    """One break of a rule, and the other line involved."""
-
-    id: str
-    severity: Literal["error", "warning", "note"]
-    file: str
-    line: int
-    column: int
-    message: str
-    kernel: str
-    other_file: str | None
-    other_line: int | None
-    other_says: str
-    section: str
-    help: str
-
-
-class NotDecidedRow(Answer):
-    """A rule that the text does not decide, and why: neither an error nor a pass."""
-
-    id: str
-    file: str
-    line: int
-    kernel: str
-    why: str
 
 
 class AuditAnswer(Answer):
@@ -282,24 +257,29 @@ class ExplainArguments(Arguments):
     rule: Annotated[str, Field(description="Like CLC-07, as findings carry it.")]
 
 
-class RuleRow(Answer):
-    """What a rule says, what to do about it, and where the PTX ISA says so."""
+class RuleAnswer(Answer):
+    """What `audit --explain` prints: the rule, what to do, its section of the PTX ISA, a violation and its twin."""
 
     id: str
-    severity: Literal["error", "warning", "note"]
-    what: str
-    help: str
-    section: str
+    severity: str
+    explanation: str
 
 
-def explain(given: ExplainArguments, _call: Call) -> RuleRow:
+def explain(given: ExplainArguments, _call: Call) -> RuleAnswer:
     """One rule of the audit."""
+    return explain_rule(given.rule)
+
+
+def explain_rule(id_: str) -> RuleAnswer:
+    """A rule by its id, in whatever case.
+
+    Raises:
+        UnknownName: no such rule.
+    """
     load_rules()
-    if given.rule not in RULES:
-        raise UnknownName("rule", given.rule, RULES)
-    return rule_row(RULES[given.rule])
-
-
-def rule_row(rule: Rule) -> RuleRow:
-    """A rule of the registry as a row."""
-    return RuleRow(**{name: getattr(rule, name) for name in RuleRow.model_fields})
+    known = catalogue()
+    entry = known.get(id_.upper())
+    if entry is None:
+        raise UnknownName("rule", id_, known)
+    lines = explain_entry(entry, RULES.get(entry.id))
+    return RuleAnswer(id=entry.id, severity=entry.severity, explanation="\n".join(lines))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from tilewright.agent.kernels import rule_row
+from tilewright.agent.kernels import explain_rule
 from tilewright.agent.planning import device_facts
-from tilewright.audit.rules import RULES
-from tilewright.audit.run import load_rules
+from tilewright.audit.catalogue import catalogue
 from tilewright.device import known_devices, load
 from tilewright.errors import UnknownName
 
@@ -33,9 +32,7 @@ class Resource(NamedTuple):
 def list_resources() -> Iterator[Resource]:
     """The two tables, and each device."""
     yield Resource(DEVICES, "devices", "Names and products of the known devices.")
-    yield Resource(
-        RULE_TABLE, "rules", "Every rule of the audit: severity, text, help, PTX ISA section."
-    )
+    yield Resource(RULE_TABLE, "rules", "Every rule of the audit: id, severity, what it says.")
     for name in known_devices():
         yield Resource(f"{DEVICES}/{name}", name, f"Every value of {load(name).product}.")
 
@@ -46,16 +43,19 @@ def read_resource(uri: str) -> str:
     Raises:
         UnknownName: no such resource, device or rule.
     """
-    load_rules()
     table, _, name = uri.removeprefix("tilewright://").partition("/")
     if uri == DEVICES:
         return json.dumps({known: load(known).product for known in known_devices()})
     if uri == RULE_TABLE:
-        return json.dumps([rule_row(rule).model_dump() for rule in RULES.values()])
+        rules = catalogue().values()
+        return json.dumps([{"id": r.id, "severity": r.severity, "what": r.text} for r in rules])
     if uri.startswith("tilewright://") and table == "devices" and name in known_devices():
         facts = device_facts(load(name)).items()
         return json.dumps({fact: row.model_dump(mode="json") for fact, row in facts})
-    if uri.startswith("tilewright://") and table == "rules" and name in RULES:
-        return rule_row(RULES[name]).model_dump_json()
-    known = [*(each.uri for each in list_resources()), *(f"{RULE_TABLE}/{id_}" for id_ in RULES)]
+    if uri.startswith("tilewright://") and table == "rules" and name in catalogue():
+        return explain_rule(name).model_dump_json()
+    known = [
+        *(each.uri for each in list_resources()),
+        *(f"{RULE_TABLE}/{id_}" for id_ in catalogue()),
+    ]
     raise UnknownName("resource", uri, known)

@@ -8,7 +8,7 @@ from tilewright.agent.kernels import (
     CompileAnswer,
     CompileArguments,
     ExplainArguments,
-    RuleRow,
+    RuleAnswer,
     audit,
     compile_,
     explain,
@@ -84,9 +84,9 @@ TOOLS = {
         Tool(
             "explain",
             "Explain a rule",
-            "What a rule of the audit says, what to do, and its section of the PTX ISA.",
+            "What a rule of the audit says, what to do, its section of the PTX ISA, a kernel that breaks it and its clean twin.",
             ExplainArguments,
-            RuleRow,
+            RuleAnswer,
             explain,
         ),
         Tool(

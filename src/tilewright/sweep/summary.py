@@ -17,13 +17,22 @@ MOST_ROWS = 10
 """Rows named in a table of the largest gains, and bad rows named."""
 
 
+def sweep_subject(lines: Sequence[Line]) -> str:
+    """How many problems on which devices."""
+    rows = len({line["row"] for line in lines})
+    return f"Sweep: {rows} problems on {', '.join(_devices(lines))}"
+
+
+def _devices(lines: Sequence[Line]) -> list[str]:
+    return list(dict.fromkeys(line["device"] for line in lines))
+
+
 def sweep_document(lines: Sequence[Line]) -> Iterator[Block]:
     """The summary of a results file's lines."""
     good = [line for line in lines if not line["error"]]
     failed = [line for line in lines if line["error"]]
-    devices = list(dict.fromkeys(line["device"] for line in lines))
-    rows = len({line["row"] for line in lines})
-    yield Heading(f"Sweep: {rows} problems on {', '.join(devices)}")
+    devices = _devices(lines)
+    yield Heading(sweep_subject(lines))
     for device in devices:
         yield Paragraph(_totals([line for line in good if line["device"] == device], device))
     yield Paragraph("Times are predicted [derived], launch latency apart, times `repeat`.")
