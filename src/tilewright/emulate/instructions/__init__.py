@@ -19,7 +19,34 @@ begins so; words that vary in place (`.cta_group::2`) are asked of `op.has(...)`
 
 `visible=True`: others can tell when it happens (memory that is shared, barriers, copies). The scheduler may
 switch to someone else before such an instruction and nowhere else. `.aligned` instructions are met by the
-whole warp before they run; `mask=i` says that operand i is a member mask, whose lanes are met.
+whole warp before they run; `mask=i` says that operand i is a member mask, whose lanes are met. A module of
+instructions is named in `MODULES`.
+
+**What runs by itself.** A handler never does an asynchronous access itself. It checks its operands, makes an
+event for each access that can be told apart (`new_event(warp, lane, op, "tensor copy")`: what the issuer knew
+is in it) and starts an operation whose parts the scheduler lets happen one by one, at any time:
+
+    event = new_event(warp, lane, op.op, "tensor copy")
+    parts = [lambda: data.append(accesses.async_read(event, segment, at)), write_first_half, write_rest_and_signal]
+    Operation(warp.machine, event, parts, touches=[cta]).start()
+
+`touches` are the CTAs that may not leave before it is over. Memory goes through `machine.accesses`:
+`load` and `store` for lanes, `async_read(event, segment, at)` and `async_write(event, segment, at, data)` for
+operations, `at` a slice or an array of byte offsets in the segment (`cta.shared`, or that of a `Place`).
+An operation that must wait for another is started from that one's `after_done`; of its own order (mma after
+mma) the later event says so in `follows`. An event is over once it has a mark that others can come to know:
+
+    complete_at(event, cta.shared, offset, nbytes)   bytes on an mbarrier (cluster.py): marks the event itself
+    barrier.arrive(1, op, who, clock)                an arrival; `event.marks.append((barrier.key, phase))` before it
+    CopyGroups, GroupCopy                            groups that the issuer waits for (copies.py)
+    warp.clocks.learn(where, key, time, (SEEN,))     what a wait instruction makes its lanes know
+
+`warp.clocks.raise_level(where, SEEN, BEFORE)` and `(where, BEFORE, TENSOR)` are the tcgen05 fences; a phase's
+mark is at BEFORE already, since a commit implies the first. State of an instruction family lies in
+`cta.extras` and `machine.extras`; `machine.exit_checks` are called with each CTA that leaves,
+`machine.end_checks` at the end. What the kernel does wrong: `machine.stop(rule, message, op.op, other)` ends
+the schedule, `machine.report(...)` goes on. What is not modelled: `raise op.unknown("…")` while decoding.
+An argument object with `as_kernel_argument(buffers) -> bytes` (a tensor map) is packed into its parameter.
 """
 
 from __future__ import annotations
