@@ -211,5 +211,3 @@ def _fp8(op: Decoder, to: str, of: str) -> Run:
 
         return to_halves
     raise op.unknown()
-
-
