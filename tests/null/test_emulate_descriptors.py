@@ -79,14 +79,14 @@ def test_layouts_of_the_manual(
 
 def laid_out(
     matrix: np.ndarray[tuple[int, int], np.dtype[np.uint16]], swizzle: str, at: int
-) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
     """Shared memory after TMA has brought `matrix`, whole, in boxes as wide as the swizzle."""
-    shared = np.zeros(1 << 16, np.uint8)
+    shared = np.zeros(1 << 15, np.uint16)
     width = SWIZZLES[swizzle].span_bytes // matrix.itemsize
     tensor_map = TensorMap.of(matrix, 0, (len(matrix), width), dtype="bf16", swizzle=swizzle)
     for column in range(0, matrix.shape[1], width):
         moved = tensor_map.transfer([column, 0], at)
-        shared[moved.to_shared] = tensor_map.load(matrix.view(np.uint8).ravel(), moved)
+        shared[moved.in_shared // 2] = tensor_map.load(matrix.ravel(), moved)
         at += moved.size_bytes
     return shared
 
@@ -95,7 +95,7 @@ def laid_out(
 def test_k_major_operands_as_tma_brings_them(swizzle: str) -> None:
     span = SWIZZLES[swizzle].span_bytes
     matrix = np.arange(64 * span // 2, dtype=np.uint16).reshape(64, span // 2)
-    shared = laid_out(matrix, swizzle, 0x2000).view(np.uint16)
+    shared = laid_out(matrix, swizzle, 0x2000)
     for part in range(span // 32):  # one instruction's k has 32 bytes, the next lies 32 bytes on
         at = MatrixDescriptor(0x2000 + 32 * part, 16, 8 * span, 0, SWIZZLES[swizzle])
         found = shared[at.element_addresses(64, 16, 2) // 2]
@@ -106,7 +106,7 @@ def test_k_major_operands_as_tma_brings_them(swizzle: str) -> None:
 def test_mn_major_operands_as_tma_brings_them(swizzle: str) -> None:
     # Memory holds k rows of 128 elements along MN; boxes as wide as the swizzle lie one after the other.
     matrix = np.arange(32 * 128, dtype=np.uint16).reshape(32, 128)
-    shared = laid_out(matrix, swizzle, 0x2000).view(np.uint16)
+    shared = laid_out(matrix, swizzle, 0x2000)
     span = SWIZZLES[swizzle].span_bytes
     for part in range(2):
         start = 0x2000 + 16 * part * span

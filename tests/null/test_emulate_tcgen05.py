@@ -38,11 +38,11 @@ def kernel_instruction(name: str, m: int, n: int) -> int:
 
 def brought_by_tma(matrix: Any, at: int) -> Any:
     names = {1: "u8", 2: "bf16", 4: "f32"}
-    shared = np.zeros(1 << 17, np.uint8)
+    shared = np.zeros((1 << 17) // matrix.itemsize, matrix.dtype)
     tensor_map = TensorMap.of(matrix, 0, matrix.shape, dtype=names[matrix.itemsize], swizzle="128B")
     moved = tensor_map.transfer([0, 0], at)
-    shared[moved.to_shared] = tensor_map.load(matrix.view(np.uint8).ravel(), moved)
-    return shared.view(f"u{matrix.itemsize}")
+    shared[moved.in_shared // matrix.itemsize] = tensor_map.load(matrix.ravel(), moved)
+    return shared
 
 
 def small(rng: np.random.Generator, shape: tuple[int, int], name: str) -> Any:

@@ -10,21 +10,22 @@ from hypothesis import given, strategies as st
 
 from tilewright.emulate.faults import Fault, NotEmulated
 from tilewright.emulate.swizzle import SWIZZLES
-from tilewright.emulate.tensor_map import MAP_BYTES, TensorMap, global_bytes
+from tilewright.emulate.tensor_map import MAP_BYTES, TensorMap
 from tilewright.errors import BadInput, UnknownName
 
 GOOD = TensorMap("bf16", 0x1000, (64, 100), (128,), (64, 8), swizzle="128B")
 
 
-def bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.ascontiguousarray(array).view(np.uint8).ravel()
+def bits_of(array: np.ndarray[Any, Any]) -> Any:
+    return np.ascontiguousarray(array).view(f"u{array.itemsize}").ravel()
 
 
 def loaded(tensor_map: TensorMap, array: np.ndarray[Any, Any], at: list[int]) -> Any:
     """The box as an array of the tensor's type, shaped like the box, outermost first; swizzle undone."""
     shared = np.zeros(1 << 16, np.uint8)
     moved = tensor_map.transfer(at, 1024)
-    shared[moved.to_shared] = tensor_map.load(bytes_of(array), moved)
+    elements = shared.view(f"u{array.itemsize}")
+    elements[moved.in_shared // array.itemsize] = tensor_map.load(bits_of(array), moved)
     lies = tensor_map.mode.apply(np.arange(1024, 1024 + moved.size_bytes))
     return shared[lies].view(array.dtype).reshape(tensor_map.box_elements[::-1])
 
@@ -49,9 +50,9 @@ def test_a_swizzled_row_lies_where_the_manual_says() -> None:
     array = np.arange(8 * 64, dtype=np.uint16).reshape(8, 64)
     tensor_map = TensorMap.of(array, 0, (8, 64), dtype="bf16", swizzle="128B")
     moved = tensor_map.transfer([0, 0], 2048)
-    shared = np.zeros(4096, np.uint8)
-    shared[moved.to_shared] = tensor_map.load(bytes_of(array), moved)
-    rows = shared[2048:3072].view(np.uint16).reshape(8, 8, 8)
+    shared = np.zeros(2048, np.uint16)
+    shared[moved.in_shared // 2] = tensor_map.load(bits_of(array), moved)
+    rows = shared[1024:1536].reshape(8, 8, 8)
     for row in range(8):
         for piece in range(8):
             np.testing.assert_array_equal(
@@ -71,7 +72,7 @@ def test_rows_gathered() -> None:
     array = np.arange(20 * 16, dtype=np.uint32).reshape(20, 16)
     tensor_map = TensorMap.of(array, 0, (1, 8))
     moved = tensor_map.gather_rows([4, 3, 19, 0, 25], 0)
-    rows = tensor_map.load(bytes_of(array), moved).view(np.uint32).reshape(4, 8)
+    rows = tensor_map.load(bits_of(array), moved).reshape(4, 8)
     np.testing.assert_array_equal(rows[:3], array[[3, 19, 0], 4:12])
     assert not rows[3].any()
     with pytest.raises(Fault, match="four rows need 5 coordinates"):
@@ -82,12 +83,20 @@ def test_stores_leave_what_lies_outside() -> None:
     array = np.zeros((6, 8), np.uint32)
     tensor_map = TensorMap.of(array, 0, (4, 8))
     moved = tensor_map.transfer([4, 4], 0)
-    source = np.arange(32, dtype=np.uint32).view(np.uint8)
-    target = bytes_of(array).copy()
-    target[global_bytes(moved, 4)] = source[moved.to_shared[moved.inside]]
+    source = np.arange(32, dtype=np.uint32)
+    target = bits_of(array).copy()
+    target[moved.in_global[moved.inside] // 4] = source[moved.in_shared[moved.inside] // 4]
     expected = np.zeros((6, 8), np.uint32)
     expected[4:, 4:] = np.arange(32).reshape(4, 8)[:2, :4]
-    np.testing.assert_array_equal(target.view(np.uint32).reshape(6, 8), expected)
+    np.testing.assert_array_equal(target.reshape(6, 8), expected)
+
+
+def test_a_map_that_starts_inside_a_buffer() -> None:
+    array = np.arange(20 * 16, dtype=np.uint32).reshape(20, 16)
+    tensor_map = TensorMap("u32", 0x1000, (8, 4), (64,), (8, 4))
+    moved = tensor_map.transfer([0, 0], 0)
+    found = tensor_map.load(bits_of(array), moved, start=64 * 5 + 16)
+    np.testing.assert_array_equal(found.reshape(4, 8), array[5:9, 4:12])
 
 
 def test_nan_fill() -> None:

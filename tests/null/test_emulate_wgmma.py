@@ -23,7 +23,8 @@ def brought_by_tma(shared: Any, matrix: Any, at: int) -> None:
     names = {1: "u8", 2: "bf16", 4: "f32"}
     tensor_map = TensorMap.of(matrix, 0, matrix.shape, dtype=names[matrix.itemsize], swizzle="128B")
     moved = tensor_map.transfer([0, 0], at)
-    shared[moved.to_shared] = tensor_map.load(matrix.view(np.uint8).ravel(), moved)
+    elements = shared.view(matrix.dtype)
+    elements[moved.in_shared // matrix.itemsize] = tensor_map.load(matrix.ravel(), moved)
 
 
 def elements(shared: Any, addresses: Any, itemsize: int) -> Any:

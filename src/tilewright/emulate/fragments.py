@@ -26,6 +26,9 @@ from tilewright.emulate.numbers import FORMATS, decode, encode
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_ONE_THREAD = 1 << 18
+"""Multiplications that OpenBLAS gives to one thread (interface/gemm.c: SMP_THRESHOLD_MIN * GEMM_MULTITHREAD_THRESHOLD)."""
+
 INTEGERS = {"s8": np.int8, "u8": np.uint8}
 
 
@@ -137,5 +140,11 @@ def accumulator_bits(
 
 def product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """A[m, k] B[n, k]^T without a numpy warning about infinities, which are the kernel's own affair."""
+    rows, k = a.shape
+    found = np.empty((rows, len(b)))
+    # In blocks that OpenBLAS multiplies in the calling thread: waking others costs more than the product.
+    block = max(1, _ONE_THREAD // (len(b) * k))
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.asarray(a @ b.T, np.float64)
+        for first in range(0, rows, block):
+            np.matmul(a[first : first + block], b.T, out=found[first : first + block])
+    return found

@@ -106,7 +106,9 @@ def decode(bits: NDArray[Any], name: str) -> NDArray[np.float32]:
         UnknownName
     """
     form = format_of(name)
-    if form.storage_bits == 32:
+    if name == "f32":
+        return np.asarray(bits, np.uint32).view(np.float32)
+    if name == "tf32":
         kept = bits.astype(np.uint32) >> form.dropped_bits << form.dropped_bits
         return kept.view(np.float32)
     if name == "bf16":

@@ -68,15 +68,15 @@ class Transfer(NamedTuple):
     """The elements of one box, in the order of shared memory before swizzling.
 
     Attributes:
-        from_global: byte offset of each element from the map's address; meaningless where not `inside`.
+        in_global: byte offset of each element from the map's address; meaningless where not `inside`.
         inside: whether the element lies within the tensor.
-        to_shared: shared address of each element's bytes, swizzled; (elements, element bytes).
+        in_shared: shared address of each element, swizzled.
         size_bytes: what the copy counts as.
     """
 
-    from_global: NDArray[np.int64]
+    in_global: NDArray[np.int64]
     inside: NDArray[np.bool_]
-    to_shared: NDArray[np.int64]
+    in_shared: NDArray[np.int64]
     size_bytes: int
 
 
@@ -275,12 +275,10 @@ class TensorMap:
             nan_fill=nan_fill,
         ).check()
 
-    def fill(self) -> NDArray[np.uint8]:
-        """The bytes of an element outside the tensor."""
-        if not self.nan_fill:
-            return np.zeros(self.element_bytes, np.uint8)
-        nan = _OOB_NAN.get(self.dtype, 0x7FFFFFFF)
-        return np.frombuffer(nan.to_bytes(self.element_bytes, "little"), np.uint8)
+    @property
+    def fill(self) -> int:
+        """The bits of an element outside the tensor."""
+        return _OOB_NAN.get(self.dtype, 0x7FFFFFFF) if self.nan_fill else 0
 
     def transfer(self, coordinates: Sequence[int], shared: int) -> Transfer:
         """What a copy of the box at `coordinates` to or from `shared` moves.
@@ -337,27 +335,26 @@ class TensorMap:
             offsets = (place[:, None] * stride + offsets).ravel()
             inside = (((place >= 0) & (place < extent))[:, None] & inside).ravel()
         size_bytes = len(offsets) * self.element_bytes
-        to_shared = self.mode.apply(np.arange(shared, shared + size_bytes, dtype=np.int64))
-        return Transfer(offsets, inside, to_shared.reshape(-1, self.element_bytes), size_bytes)
+        addresses = np.arange(shared, shared + size_bytes, self.element_bytes, dtype=np.int64)
+        return Transfer(offsets, inside, self.mode.apply(addresses), size_bytes)
 
-    def load(self, tensor: NDArray[np.uint8], moved: Transfer) -> NDArray[np.uint8]:
-        """The bytes that a load brings, in the order of `moved.to_shared`; (elements, element bytes).
+    def load(self, tensor: NDArray[Any], moved: Transfer, start: int = 0) -> NDArray[Any]:
+        """The elements that a load brings, one for each of `moved.in_shared`.
 
         Args:
-            tensor: global memory from the map's address on.
+            tensor: global memory as unsigned elements.
+            start: byte in it at which the map's address lies.
         """
-        found = np.tile(self.fill(), (len(moved.inside), 1))
-        found[moved.inside] = tensor[global_bytes(moved, self.element_bytes)]
+        at = (moved.in_global + start) // self.element_bytes
+        if moved.inside.all():
+            return tensor[at]
+        found = np.full(len(at), self.fill, tensor.dtype)
+        found[moved.inside] = tensor[at[moved.inside]]
         return found
 
     def replaced(self, **changes: Any) -> TensorMap:
         """The map with some attributes changed, checked."""
         return replace(self, **changes).check()
-
-
-def global_bytes(moved: Transfer, element_bytes: int) -> NDArray[np.int64]:
-    """Offsets from the map's address of every byte inside the tensor; (elements inside, element bytes)."""
-    return moved.from_global[moved.inside][:, None] + np.arange(element_bytes)
 
 
 def _within(what: str, value: int, low: int, high: int) -> None:
