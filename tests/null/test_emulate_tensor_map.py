@@ -138,7 +138,7 @@ def test_bytes_that_are_no_map() -> None:
         TensorMap.decode(bytes(broken))
     interleaved = bytearray(GOOD.encode())
     interleaved[12] = 1
-    with pytest.raises(NotEmulated, match="interleaved"):
+    with pytest.raises(NotEmulated, match="interleaved layout"):
         TensorMap.decode(bytes(interleaved))
 
 

@@ -129,7 +129,7 @@ def decode_tcgen05_matrix(bits: int) -> MatrixDescriptor:
             "TC-20", "matrix", bits, 64, "the swizzle (bits 61 to 63)", mode, "0, 1, 2, 4 or 6"
         )
     if bits >> 52 & 1:
-        raise NotEmulated("a leading dimension as an absolute address (sm_103a) is not emulated")
+        raise NotEmulated("a leading dimension as an absolute address (sm_103a)")
     return MatrixDescriptor(
         (bits & 0x3FFF) << 4,
         (bits >> 16 & 0x3FFF) << 4,
@@ -189,9 +189,9 @@ def decode_instruction(bits: int, kind: str, cta_group: int) -> InstructionDescr
         NotEmulated: a block-scaled kind, or sparsity.
     """
     if kind not in K_OF_KIND:
-        raise NotEmulated(f"tcgen05.mma.kind::{kind} is not emulated")
+        raise NotEmulated(f"tcgen05.mma.kind::{kind}")
     if bits >> 2 & 1:
-        raise NotEmulated("sparse tcgen05.mma is not emulated")
+        raise NotEmulated("sparse tcgen05.mma")
     _check_reserved(bits, kind)
     d = _field(bits, 4, 2, _OUTPUTS[kind], "type of D")
     a = _field(bits, 7, 3, _INPUTS[kind], "type of A")

@@ -18,4 +18,8 @@ class Fault(TilewrightError):
 
 
 class NotEmulated(TilewrightError):
-    """PTX that has a meaning which the emulator does not know; the message names it."""
+    """PTX that has a meaning which the emulator does not know: `what`, with no trailing words."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not emulated", given=what)
+        self.what = what

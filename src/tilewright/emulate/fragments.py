@@ -42,7 +42,7 @@ def element_bits(name: str) -> int:
         return 8
     if name in {"f16", "bf16", "tf32", "e4m3", "e5m2"}:
         return FORMATS[name].storage_bits
-    raise NotEmulated(f"matrix products of type {name} are not emulated")
+    raise NotEmulated(f"a matrix product of type {name}")
 
 
 def values(bits: NDArray[Any], name: str) -> NDArray[np.float64]:

@@ -83,12 +83,12 @@ def mma_form(modifiers: tuple[str, ...]) -> Mma:
     types = [name for name in modifiers if re.fullmatch(r"(f|bf|tf|s|u|b)\d+|e\dm\d", name)]
     strange = {"block_scale", "sp", "sp::ordered_metadata", "xor", "and"} & set(modifiers)
     if shape is None or len(types) != 4 or strange or "col" not in modifiers:
-        raise NotEmulated(f"{whole} is not emulated")
+        raise NotEmulated(whole)
     m, n, k = map(int, shape.groups())
     d, a, b, c = types
     known = _INTEGER_SHAPES if {a, b} <= set(INTEGERS) else _FLOAT_SHAPES.get(a, ())
     if (m, n) != (16, 8) or k not in known or element_bits(a) != element_bits(b):
-        raise NotEmulated(f"{whole} is not emulated")
+        raise NotEmulated(whole)
     return Mma(k, a, b, c, d, "satfinite" in modifiers)
 
 

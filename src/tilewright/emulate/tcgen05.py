@@ -102,9 +102,7 @@ def a_in_tensor_memory(
         NotEmulated
     """
     if cta_group == 2 and instruction.m == 128:
-        raise NotEmulated(
-            "tcgen05.mma.cta_group::2 of M = 128 with A in tensor memory is not emulated"
-        )
+        raise NotEmulated("tcgen05.mma.cta_group::2 of M = 128 with A in tensor memory")
     rows = np.arange(instruction.m // cta_group)
     lanes = rows if instruction.m >= 128 else rows % 16 + 32 * (rows // 16)
     return lanes, instruction.k * element_bits(instruction.a) // 32

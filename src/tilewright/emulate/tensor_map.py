@@ -227,7 +227,7 @@ class TensorMap:
                 given=encoded[:16].hex(),
             )
         if interleave:
-            raise NotEmulated("interleaved layouts of tensor maps are not emulated")
+            raise NotEmulated("an interleaved layout of a tensor map")
         if not 1 <= rank <= 5:
             raise Fault("TMA-14", f"rank {rank} of a tensor map that TMA does not take", given=rank)
         found = cls(

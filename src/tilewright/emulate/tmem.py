@@ -172,7 +172,7 @@ def fragment(shape: str, num: int, split: int = 0) -> Places:
         NotEmulated: a shape that is none.
     """
     if shape not in _REGISTERS:
-        raise NotEmulated(f"tcgen05.ld and tcgen05.st of shape {shape} are not emulated")
+        raise NotEmulated(f"tcgen05.ld or tcgen05.st of shape {shape}")
     register, lane = np.ogrid[: num * _REGISTERS[shape], :32]
     if shape == "32x32b":
         lanes, columns = lane + 0 * register, register + 0 * lane
@@ -297,7 +297,7 @@ def copy_form(shape: str, multicast: str = "") -> Copy:
         return Copy(64, 16, row % 32 + 64 * (row // 32) + 32 * copy[:, :2])
     if form == ("32x128b", "warpx4"):
         return Copy(32, 16, row + 32 * copy)
-    raise NotEmulated(f"tcgen05.cp.{shape}{'.' if multicast else ''}{multicast} is not emulated")
+    raise NotEmulated(f"tcgen05.cp.{shape}{'.' if multicast else ''}{multicast}")
 
 
 def copy(cells: NDArray[np.uint32], address: int, form: Copy, data: NDArray[np.uint8]) -> None:

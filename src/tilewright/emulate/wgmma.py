@@ -110,10 +110,10 @@ def wgmma_form(modifiers: tuple[str, ...]) -> Wgmma:
     shape = next((found for found in map(_SHAPE.match, modifiers) if found), None)
     types = [name for name in modifiers if re.fullmatch(r"(f|bf|tf|s|u|b)\d+|e\dm\d", name)]
     if shape is None or len(types) != 3 or "sp" in modifiers:
-        raise NotEmulated(f"{whole} is not emulated")
+        raise NotEmulated(whole)
     d, a, b = types
     n, k = map(int, shape.groups())
     bits = element_bits(a)
     if k * bits != 8 * _K_BYTES or element_bits(b) != bits:
-        raise NotEmulated(f"{whole} is not emulated")
+        raise NotEmulated(whole)
     return Wgmma(n, k, a, b, d, "satfinite" in modifiers)
