@@ -80,11 +80,16 @@ class Allocations:
                 allowed=f"at most {self._last}",
             )
 
-    def find(self, columns: int) -> int | None:
-        """The first column of the lowest free range; None if there is none now, and alloc waits."""
+    def find(self, columns: int, *others: Allocations) -> int | None:
+        """The first column of the lowest range that is free here and in the others.
+
+        Returns:
+            None if there is none now, and alloc waits.
+        """
         free = np.ones(COLUMNS, np.bool_)
-        for first, count in self.live.items():
-            free[first : first + count] = False
+        for each in (self, *others):
+            for first, count in each.live.items():
+                free[first : first + count] = False
         for first in range(0, COLUMNS - columns + 1, COLUMN_UNIT):
             if free[first : first + columns].all():
                 return first
@@ -95,14 +100,13 @@ class Allocations:
         self.live[first] = columns
         self._last = columns
 
-    def free(self, address: int, columns: int) -> None:
-        """Give back.
+    def check_owned(self, address: int, columns: int) -> None:
+        """Refuse to give back what is not exactly one allocation.
 
         Raises:
-            Fault: not exactly what an allocation gave.
+            Fault
         """
-        first = column_of(address)
-        if self.live.get(first) != columns or lane_of(address):
+        if self.live.get(column_of(address)) != columns or lane_of(address):
             raise Fault(
                 "TC-08",
                 f"tcgen05.dealloc of {columns} columns at {address:#010x}, which is no allocation; "
@@ -110,7 +114,15 @@ class Allocations:
                 given=f"{address:#010x}",
                 allowed=self.describe(),
             )
-        del self.live[first]
+
+    def free(self, address: int, columns: int) -> None:
+        """Give back.
+
+        Raises:
+            Fault: as `check_owned`.
+        """
+        self.check_owned(address, columns)
+        del self.live[column_of(address)]
 
     def relinquish(self) -> None:
         """Give up the right to allocate."""

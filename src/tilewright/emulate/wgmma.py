@@ -86,8 +86,8 @@ class Wgmma:
         """D's registers after the product.
 
         Args:
-            a, b: elements' bits; (64, k) and (n, k).
-            d: D's registers before, None where `scale-d` is false; (registers, 128).
+            a, b: elements' bits; (64, k), or the 16 rows of one warp, and (n, k).
+            d: D's registers before, None where `scale-d` is false; (registers, 128 or 32).
             negate_a, negate_b: `imm-scale-a`, `imm-scale-b` is -1.
         """
         sums = product(values(a, self.a), values(b, self.b))
@@ -95,7 +95,7 @@ class Wgmma:
             sums = -sums
         if d is not None:
             sums = sums + accumulators(d, self.n, self.d)
-        return from_accumulators(sums, self.d, 128, saturate=self.saturate)
+        return from_accumulators(sums, self.d, 2 * len(a), saturate=self.saturate)
 
 
 def wgmma_form(modifiers: tuple[str, ...]) -> Wgmma:
