@@ -90,6 +90,7 @@ class TensorMemory(Condition):
         accesses: what a later access is held against.
         allocated_by: the alloc of each live range, by its first column.
         queues: warps at an alloc or dealloc that is not done (tensor_pairs).
+        open: loads or stores of a warp ("tcgen05.ld", its index) that it has not waited for.
     """
 
     def __init__(self, cta: Cta) -> None:
@@ -100,6 +101,7 @@ class TensorMemory(Condition):
         self.accesses: list[CellAccess] = []
         self.allocated_by: dict[int, Op] = {}
         self.queues: dict[str, list[Asking]] = {}
+        self.open: dict[tuple[str, int], list[AsyncEvent]] = {}
 
     def enter(self, new: CellAccess) -> list[Operation]:
         """Hold an access against the earlier ones and keep it.

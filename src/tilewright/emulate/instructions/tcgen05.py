@@ -160,7 +160,7 @@ class _Form:
             half = columns_spanned(self.shape, self.num, packs=self.packs)
             columns = span(first, half) | span(first + split, half)
         memory.enter(CellAccess(event, lanes, columns, writes=self.what == "tcgen05.st"))
-        warp.async_groups.setdefault(self.what, []).append(event)
+        memory.open.setdefault((self.what, warp.index), []).append(event)
         return memory, address, event
 
 
@@ -209,12 +209,12 @@ def tcgen05_wait(op: Decoder) -> Run:
     what = "tcgen05.ld" if op.has("wait::ld") else "tcgen05.st"
 
     def run(warp: Warp, where: Where) -> None:
-        events = warp.async_groups.pop(what, [])
         cta = warp.cta
+        events = tensor_memory(cta).open.pop((what, warp.index), [])
         key = (what, cta.cluster.index, cta.rank, warp.index)
         number = warp.clocks.now
         for event in events:
-            event.marks.append((key, number))  # type: ignore[attr-defined]
+            event.marks.append((key, number))
         warp.clocks.learn_over(where, key, number, (SEEN,))
 
     return run

@@ -1,0 +1,81 @@
+"""Which rule a race breaks, and the sentence that says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from tilewright.emulate.clocks import ASYNC, HALF, SEEN, TENSOR
+from tilewright.emulate.events import AsyncEvent, Event
+
+if TYPE_CHECKING:
+    from tilewright.emulate.machine import Machine
+    from tilewright.emulate.memory import Segment
+
+Side: TypeAlias = "tuple[Event | AsyncEvent, int, bool]"
+"""An access: its event, the lane, whether it writes."""
+
+
+def describe_race(machine: Machine, segment: Segment, new: Side, old: Side, level: int) -> None:
+    """Report that `new` does not know of `old` at `level`."""
+    rule, severity = race_rule(segment, new, old, level)
+    (event, lane, writes), (before, old_lane, old_writes) = new, old
+    acts, acted = "writes" if writes else "reads", "written" if old_writes else "read"
+    if level == SEEN:
+        pending = isinstance(before, AsyncEvent) and not before.marks
+        missing = "which is not over" if pending else "and nothing orders the two"
+    elif level == TENSOR:
+        missing = "with no tcgen05.fence::after_thread_sync between"
+    elif level == HALF:
+        missing = "and no proxy fence stands between"
+    else:
+        missing = "and the acquiring half of the proxy fence is missing"
+    machine.report(
+        rule,
+        f"{event.who(lane)} {acts} {segment.name} that {before.who(old_lane)} has {acted}, {missing}",
+        event.op,
+        before.op,
+        f"{acted} here",
+        severity=severity,
+    )
+
+
+def race_rule(segment: Segment, new: Side, old: Side, level: int) -> tuple[str, str]:
+    """The catalogue's id for a race, and its severity; RACE where the catalogue has no rule of its own."""
+    event, before = new[0], old[0]
+    answers = [e for e in (event, before) if isinstance(e, AsyncEvent) and e.what == "CLC answer"]
+    if answers:
+        return _answer_rule(new, old, level)
+    if level == TENSOR:
+        return "TC-12", "error"
+    if level in {HALF, ASYNC}:
+        reads_shared = isinstance(event, AsyncEvent) and event.what.endswith("store")
+        return ("TMA-15" if reads_shared else "CLU-11"), "error" if level == HALF else "warning"
+    for side, other in ((event, before), (before, event)):
+        if isinstance(side, AsyncEvent) and side.what in _RULE_OF_COPY:
+            del other
+            return _RULE_OF_COPY[side.what], "error"
+    if segment.cta is not None and event.warp.cta is not before.warp.cta:
+        return "CLU-03", "error"
+    return "RACE", "error"
+
+
+def _answer_rule(new: Side, old: Side, level: int) -> tuple[str, str]:
+    if level == HALF:
+        return "CLC-09", "error"
+    if level == ASYNC:
+        return "CLC-09", "warning"
+    if isinstance(old[0], AsyncEvent):  # read before it came, or a second answer over the first
+        return ("CLC-11" if isinstance(new[0], AsyncEvent) else "CLC-06"), "error"
+    far = old[0].warp.cta is not new[0].warp.cta
+    return ("CLC-14" if far else "CLC-15"), "error"
+
+
+_RULE_OF_COPY = {
+    "multicast tensor copy": "TMA-07",
+    "tensor copy": "TMA-07",
+    "tensor store": "TMA-15",
+    "bulk store": "TMA-15",
+    "tcgen05.mma": "TC-10",
+    "tcgen05.ld": "TC-14",
+    "wgmma": "WG-03",
+}
