@@ -173,14 +173,15 @@ class LaneClocks:
         mark = Clock({}, {key: time})
         self.acquire(where, tuple(mark if i in levels else EMPTY for i in range(LEVELS)))  # type: ignore[arg-type]
 
-    def learn_over(self, where: Where, key: Hashable, time: int, levels: tuple[int, ...]) -> None:
-        """The lanes have waited for something that only reads: relaxed signals carry that it is over as well.
+    def learn_over(self, where: Where, key: Hashable, time: int) -> None:
+        """The lanes have waited for something that only reads.
 
-        What has been read cannot be overwritten too early, whatever a fence would make visible.
+        Signals without release carry it as well, and what else is over: what has been read, or written by
+        a copy whose end was seen, comes before a copy that the signal lets begin, whatever a fence would show.
         """
-        self.learn(where, key, time, levels)
-        mark = with_mark(NOTHING, key, time, levels)
+        self.learn(where, key, time, (SEEN,))
         for lane in range(LANES) if where is True else np.flatnonzero(where).tolist():
+            mark: Published = (Clock({}, self.outer[lane][SEEN].marks), *NOTHING[1:])  # type: ignore[assignment]
             before = self.released[lane]
             self.released[lane] = mark if before is None else join_levels(before, mark)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.emulate.clocks import NOTHING, SEEN, join_levels, with_mark
+from tilewright.emulate.clocks import BEFORE, NOTHING, SEEN, join_levels, with_mark
 from tilewright.emulate.layout import SHARED_START
 from tilewright.emulate.memory import Segment, Spaces
 from tilewright.emulate.named_barrier import ClusterBarrier, NamedBarrier
@@ -112,7 +112,8 @@ class Cta:
                 event.op,
             )
         for event in self.arrived:
-            if not event.known_at(self.exit_clock):
+            # BEFORE: a wait without acquire has seen the phase end, which is all that leaving needs.
+            if not any(event.known_at(self.exit_clock, level) for level in (SEEN, BEFORE)):
                 machine.report(
                     self.exit_rule(event),
                     f"{self.who} leaves without having waited for {event.who()}",

@@ -290,7 +290,7 @@ def _unknown(
         times = view[level].columns.get(old.cluster)
         if times is None:
             continue
-        found = times[old.base + lanes] >= old.time
+        found = times[old.base + lanes.astype(np.int64)] >= old.time
         if len(views) > 1:
             found &= np.array([id(outer[lane]) == key for lane in acting.tolist()])
         known |= found
@@ -309,5 +309,5 @@ def _unknown_to(clocks: Published, old: Event, lanes: Array, level: int) -> int 
     times = clocks[level].columns.get(old.cluster)
     if times is None:
         return int(lanes[0])
-    known = times[old.base + lanes] >= old.time
+    known = times[old.base + lanes.astype(np.int64)] >= old.time
     return None if known.all() else int(lanes[int(np.argmin(known))])

@@ -215,7 +215,7 @@ def tcgen05_wait(op: Decoder) -> Run:
         number = warp.clocks.now
         for event in events:
             event.marks.append((key, number))
-        warp.clocks.learn_over(where, key, number, (SEEN,))
+        warp.clocks.learn_over(where, key, number)
 
     return run
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tilewright.emulate.clocks import BEFORE, NOTHING, SEEN, TENSOR, with_mark
+from tilewright.emulate.clocks import BEFORE, EMPTY, SEEN, TENSOR, Clock, with_mark
 from tilewright.emulate.descriptors import decode_instruction, decode_tcgen05_matrix
 from tilewright.emulate.faults import Fault, NotEmulated
 from tilewright.emulate.fragments import element_bits
@@ -349,7 +349,9 @@ def _commit_to(warp: Warp, lane: int, place: Op, thread: Thread, cta: Cta, offse
         if cta.has_exited:
             warp.machine.stop("TC-18", f"{event.who()} arrives at {cta.who}, which has left", place)
         barrier = barrier_at(warp, place, cta.shared, offset, "MBAR-10", event.who())
-        news = with_mark(NOTHING, thread.key, number, (SEEN, BEFORE))
+        # What the thread had seen to be over when it issued is over before its own instructions are.
+        over = Clock({}, event.issued[SEEN].marks)
+        news = with_mark((over, EMPTY, EMPTY, over, EMPTY), thread.key, number, (SEEN, BEFORE))
         event.marks.append((barrier.key, barrier.phase))
         cta.arrived.append(event)
         barrier.arrive(1, place, event.who(), news)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.emulate.clocks import SEEN
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.operations import Operation, new_event
 from tilewright.emulate.registers import PRED, U32, U64
@@ -150,7 +149,7 @@ def wgmma_wait_group(op: Decoder) -> Run:
         def resume() -> None:
             if needed > 0:
                 # Signals without release carry it too: what has been read cannot be overwritten in time.
-                warp.clocks.learn_over(where, group.key, needed - 1, (SEEN,))
+                warp.clocks.learn_over(where, group.key, needed - 1)
 
         def story() -> str:
             return (
