@@ -15,6 +15,12 @@ How it is built, from the text of a kernel to a finding:
     memory, access             segments, windows, bounds
     clocks, events, shadow,    happens-before over threads and proxies; who touched which byte; which rule
       races
+    numbers, swizzle,          tensor cores and TMA as functions of arrays, with no machine: formats and rounding,
+      tensor_map, descriptors,   boxes of tensor maps, operands in shared memory, products, tensor memory
+      fragments, mma_sync,
+      wgmma, tmem, tcgen05
+    tensor_memory,             a CTA's tensor memory in the machine: cells, allocations, what is ordered
+      tensor_pairs
     launch, report             arguments; outcomes
 
 Everything is deterministic: a seed gives the same run again. `audit` reads the same tree and knows nothing of

@@ -179,15 +179,40 @@ class Accesses:
 
     def async_read(self, event: AsyncEvent, segment: Segment, at: Array | slice) -> Array:
         """Bytes that a copy or matrix instruction reads."""
-        if self.find_races and segment.watched:
-            segment.shadow.async_reads(event, at, self._reporter(segment))
+        self.note_read(event, segment, at)
         found: Array = segment.data[at]
+        return found
+
+    def async_elements(
+        self, event: AsyncEvent, segment: Segment, addresses: Array, size: int
+    ) -> Array:
+        """Elements of `size` bytes that a matrix instruction reads at offsets of a CTA's shared memory."""
+        low, high = int(addresses.min()), int(addresses.max()) + size
+        if low < segment.start or high > segment.nbytes:
+            self.machine.stop(
+                "OOB",
+                f"{event.who()} reads bytes {low:#x} to {high - 1:#x} of {segment.name}, which has "
+                f"{segment.start:#x} to {segment.nbytes - 1:#x}",
+                event.op,
+            )
+        self.note_read(event, segment, (addresses[..., None] + np.arange(size)).ravel())
+        found: Array = segment.view(size)[addresses // size]
         return found
 
     def async_write(
         self, event: AsyncEvent, segment: Segment, at: Array | slice, data: Array
     ) -> None:
         """Bytes that a copy or matrix instruction writes."""
+        self.note_write(event, segment, at)
+        segment.data[at] = data
+
+    def note_read(self, event: AsyncEvent, segment: Segment, at: Array | slice) -> None:
+        """Enter a read by a copy or matrix instruction."""
+        if self.find_races and segment.watched:
+            segment.shadow.async_reads(event, at, self._reporter(segment))
+
+    def note_write(self, event: AsyncEvent, segment: Segment, at: Array | slice) -> None:
+        """Enter a write by a copy or matrix instruction; the CTA must be there, and no mbarrier in the way."""
         owner = segment.cta
         if owner is not None and owner.has_exited:
             self.machine.stop(
@@ -199,7 +224,6 @@ class Accesses:
             self.check_no_barrier(segment, at, event.op, event.who())
         if self.find_races and segment.watched:
             segment.shadow.async_writes(event, at, self._reporter(segment))
-        segment.data[at] = data
 
 
 def _first(at: Array | slice) -> int:

@@ -52,6 +52,7 @@ class AsyncEvent:
         what: "bulk copy", "CLC answer": for messages and for the choice of a rule.
         strong: atomic, element by element: reductions.
         follows: events that come before it by the rules of its own pipeline.
+        level: at which it must know that other asynchronous accesses are over: TENSOR for tcgen05 instructions.
     """
 
     op: Op
@@ -64,6 +65,7 @@ class AsyncEvent:
     follows: frozenset[AsyncEvent] = frozenset()
     is_async: bool = True
     is_remote: bool = False
+    level: int = SEEN
 
     def known_to(self, clock: Clock) -> bool:
         """Whether a clock says that it is over."""

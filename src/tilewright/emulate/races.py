@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SEEN
+from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SEEN, TENSOR
 from tilewright.emulate.events import AsyncEvent, Event
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ def describe_race(machine: Machine, segment: Segment, new: Side, old: Side, leve
     if level in {SEEN, LOOSE}:
         pending = isinstance(before, AsyncEvent) and not before.marks
         missing = "which is not over" if pending else "and nothing orders the two"
+    elif level == TENSOR:
+        missing = "with no tcgen05.fence::after_thread_sync between"
     elif level == HALF:
         missing = "and no proxy fence stands between"
     else:
@@ -46,6 +48,8 @@ def race_rule(segment: Segment, new: Side, old: Side, level: int) -> tuple[str, 
     answers = [e for e in (event, before) if isinstance(e, AsyncEvent) and e.what == "CLC answer"]
     if answers:
         return _answer_rule(new, old, level)
+    if level == TENSOR:
+        return "TC-12", "error"
     if level in {HALF, ASYNC}:
         reads_shared = isinstance(event, AsyncEvent) and event.what.endswith("store")
         return ("TMA-15" if reads_shared else "CLU-11"), "error" if level == HALF else "warning"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SEEN
+from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SEEN, TENSOR
 from tilewright.emulate.events import AsyncEvent, Event
 
 if TYPE_CHECKING:
@@ -242,12 +242,14 @@ class Shadow:
         if old is None or (old.strong and event.strong):
             return
         if isinstance(old, AsyncEvent):
-            if (
-                old is not event
-                and old not in event.follows
-                and not old.known_at(event.issued, LOOSE)
-            ):
-                report(event, event.lane, writes, old, 0, True, LOOSE)
+            if old is event or old in event.follows:
+                return
+            # What is read must have been acquired; what is overwritten only has to be over.
+            low = LOOSE if writes or event.level == TENSOR else SEEN
+            for level in (low, event.level if event.level == TENSOR else low):
+                if not old.known_at(event.issued, level):
+                    report(event, event.lane, writes, old, 0, True, level)
+                    return
             return
         for level in (SEEN, HALF, ASYNC):
             unknown = _unknown_to(event.issued, old, lanes, level)
@@ -300,7 +302,7 @@ def _unknown(
         times = view[level].columns.get(old.cluster)
         if times is None:
             continue
-        found = times[old.base + lanes] >= old.time
+        found = times[old.base + lanes.astype(np.int64)] >= old.time
         if len(views) > 1:
             found &= np.array([id(outer[lane]) == key for lane in acting.tolist()])
         known |= found
@@ -319,5 +321,5 @@ def _unknown_to(clocks: Published, old: Event, lanes: Array, level: int) -> int 
     times = clocks[level].columns.get(old.cluster)
     if times is None:
         return int(lanes[0])
-    known = times[old.base + lanes] >= old.time
+    known = times[old.base + lanes.astype(np.int64)] >= old.time
     return None if known.all() else int(lanes[int(np.argmin(known))])

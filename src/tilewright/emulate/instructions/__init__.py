@@ -91,6 +91,11 @@ MODULES = (
     "cluster",
     "copies",
     "launch_control",
+    "tma",
+    "mma",
+    "wgmma",
+    "tcgen05",
+    "tcgen05_mma",
 )
 """Modules of this package that register instructions."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -182,7 +183,7 @@ def _fp8(op: Decoder, to: str, of: str) -> Run:
     formats = {"e4m3x2": "e4m3", "e5m2x2": "e5m2"}
     if to in formats:
         d = op.destination(op.operands[0], U16)
-        encode = numbers.encoder(formats[to], relu=op.has("relu"))
+        encode = partial(numbers.encode, name=formats[to], satfinite=True, relu=op.has("relu"))
         if of == "f32":
             rows_of = [op.source(o, F32) for o in op.operands[1:3]]
 
@@ -202,7 +203,7 @@ def _fp8(op: Decoder, to: str, of: str) -> Run:
         return from_halves
     if of in formats and to == "f16x2":
         d, a = op.destination(op.operands[0], U32), op.source(op.operands[1], U16)
-        decode = numbers.decoder(formats[of])
+        decode = partial(numbers.decode, name=formats[of])
 
         def to_halves(warp: Warp, where: Where) -> None:
             raw = np.ascontiguousarray(warp.rows[U16][a]).view(np.uint8)
