@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.emulate.clocks import SEEN
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.operations import Operation, new_event
 from tilewright.emulate.registers import PRED, U32, U64
@@ -174,7 +175,7 @@ def wgmma_mma_async(op: Decoder) -> Run:
     negate_a, negate_b = (sign == -1 for sign in (signs + [1, 1])[:2])
     transposes = signs[2:]
     transposed_b = bool(transposes and transposes[-1])
-    transposed_a = bool(len(transposes) == 2 and transposes[0])  # noqa: PLR2004  (both are in memory)
+    transposed_a = bool(len(transposes) == 2 and transposes[0])
 
     def run(warp: Warp, where: Where) -> None:
         machine, cta = warp.machine, warp.cta
