@@ -41,6 +41,10 @@ class Cta:
         extras: what instruction modules keep for a CTA (TMEM).
     """
 
+    cluster: Cluster
+    rank: int
+    ctaid: tuple[int, int, int]
+
     def __init__(self, cluster: Cluster, rank: int, ctaid: tuple[int, int, int]) -> None:
         self.cluster = cluster
         self.machine = cluster.machine

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from tilewright.emulate.registers import Where
     from tilewright.emulate.tensor_memory import TensorMemory
     from tilewright.emulate.warp import Warp
-    from tilewright.ptx.flow import Op
 
 FIRST = np.zeros(1, np.int64)
 
@@ -107,7 +106,7 @@ def _waits_for_peer(warp: Warp) -> bool:
     extras = warp.machine.extras
     if "dealloc waits" not in extras:
         strategy = warp.machine.strategy
-        extras["dealloc waits"] = strategy.seed == 0 or strategy.random.random() < 0.5  # noqa: PLR2004
+        extras["dealloc waits"] = strategy.seed == 0 or strategy.random.random() < 0.5
     return bool(extras["dealloc waits"])
 
 

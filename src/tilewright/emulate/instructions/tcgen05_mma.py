@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.emulate.clocks import BEFORE, EMPTY, LEVELS, LOOSE, SEEN, TENSOR, Clock, with_mark
 from tilewright.emulate.descriptors import decode_instruction, decode_tcgen05_matrix
-from tilewright.emulate.faults import Fault, NotEmulated
+from tilewright.emulate.faults import Fault
 from tilewright.emulate.fragments import element_bits
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.copies import masked_ctas
