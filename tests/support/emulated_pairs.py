@@ -39,8 +39,12 @@ def numbers(shape: tuple[int, int], seed: int) -> Any:
     return encode(rng.integers(-6, 7, shape).astype(np.float32) / 4, "bf16")
 
 
-def tensor(buffers: Buffers, array: Any, box: tuple[int, int], swizzle: str = "none", dtype: str = "") -> bytes:
-    return TensorMap.of(array, buffers.address_of(array), box, swizzle=swizzle, dtype=dtype).encode()
+def tensor(
+    buffers: Buffers, array: Any, box: tuple[int, int], swizzle: str = "none", dtype: str = ""
+) -> bytes:
+    return TensorMap.of(
+        array, buffers.address_of(array), box, swizzle=swizzle, dtype=dtype
+    ).encode()
 
 
 def clc_gemm(text: str) -> Prepared:
@@ -52,7 +56,6 @@ def clc_gemm(text: str) -> Prepared:
     launch = prepare(
         text,
         grid=2 * tiles_m,
-        cluster=2,
         block=256,
         args=[
             tensor(buffers, a, (128, 64), "128B", "bf16"),
@@ -77,7 +80,6 @@ def wgmma_gemm(text: str) -> Prepared:
     launch = prepare(
         text,
         grid=4,
-        cluster=2,
         block=384,
         args=[
             tensor(buffers, a, (128, 64), "128B", "bf16"),
@@ -125,11 +127,13 @@ def multicast(text: str) -> Prepared:
         text,
         grid=2,
         block=128,
-        args=[tensor(buffers, source, (32, 32)), out],
+        args=[tensor(buffers, source, (32, 32), "128B"), out],
         smem_bytes=8192 + 1024,
         buffers=buffers,
     )
-    pieces = source.reshape(4, 64 * 2, 4, 4)[:, :, 0]  # 16 bytes of each 64
+    # Thread t reads piece 4 (t % 2) of row t / 2, where the swizzle has put the piece with the row's bits in it.
+    row, place = np.divmod(np.arange(128), 2)
+    pieces = source.reshape(4, 64, 8, 4)[:, row, 4 * place ^ row % 8]
     return Prepared(launch, out.reshape(2, 4, 128, 4), np.stack([pieces, pieces]))
 
 

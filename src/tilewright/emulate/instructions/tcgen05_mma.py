@@ -18,7 +18,7 @@ from tilewright.emulate.fragments import element_bits
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.copies import masked_ctas
 from tilewright.emulate.instructions.mbarriers import barrier_at, place_of_barrier
-from tilewright.emulate.instructions.tcgen05 import ctas_of
+from tilewright.emulate.instructions.tcgen05 import check_group, ctas_of
 from tilewright.emulate.operations import Operation, new_event
 from tilewright.emulate.registers import PRED, U16, U32, U64
 from tilewright.emulate.tcgen05 import (
@@ -243,6 +243,7 @@ def tcgen05_mma(op: Decoder) -> Run:
         raise op.unknown(f"`{op.op.name}` with a mask of {len(mask)} words")
 
     def run(warp: Warp, where: Where) -> None:
+        check_group(warp, place, ctas)
         rows = warp.rows
         for lane in warp.lanes(where).tolist():
             one = np.array([lane])
@@ -286,6 +287,7 @@ def tcgen05_cp(op: Decoder) -> Run:
     ctas, place = ctas_of(op), op.op
 
     def run(warp: Warp, where: Where) -> None:
+        check_group(warp, place, ctas)
         for lane in warp.lanes(where).tolist():
             to = int(warp.addresses(address, np.array([lane]))[0])
             with told(warp.machine, place, warp.thread_name(lane)):
@@ -324,9 +326,10 @@ def tcgen05_commit(op: Decoder) -> Run:
     address = op.address(op.operands[0])
     space = op.spaces[0] if op.spaces else ""
     mask = op.source(op.operands[1], U16) if len(op.operands) > 1 else None
-    place = op.op
+    ctas, place = ctas_of(op), op.op
 
     def run(warp: Warp, where: Where) -> None:
+        check_group(warp, place, ctas, "TC-11")
         for lane in warp.lanes(where).tolist():
             thread = thread_of(warp, lane)
             with told(warp.machine, place, warp.thread_name(lane)):
