@@ -76,15 +76,15 @@ class Accesses:
         count = values.shape[1]
         size = values.dtype.itemsize
         for place in self.places(warp, op, space, addresses, size * count, lanes):
-            if self._is_watched(place.segment):
-                self._touch(place, size * count, warp, op, strong=strong, writes=True)
             mine = values if len(place.lanes) == len(lanes) else values[np.isin(lanes, place.lanes)]
-            at = place.offsets // size
+            at = (place.offsets // size)[:, None] + _BYTES[count]
             view = place.segment.view(size)
-            if count > 1:
-                view[at[:, None] + _BYTES[count]] = mine
-            else:
-                view[at] = mine[:, 0]
+            if self._is_watched(place.segment):
+                silent = np.array_equal(view[at], mine)
+                self._touch(
+                    place, size * count, warp, op, strong=strong, writes=True, silent=silent
+                )
+            view[at] = mine
             if place.segment.published and not strong:
                 for offset in place.offsets.tolist():
                     place.segment.published.pop(offset, None)
@@ -101,9 +101,7 @@ class Accesses:
                     owner.visited_by(warp, op, place.lanes)
                 yield place
         except NoSuchAddress as wrong:
-            self.machine.stop(
-                wrong.rule, f"{wrong} ({warp.thread_name(wrong.lane)})", op
-            )
+            self.machine.stop(wrong.rule, f"{wrong} ({warp.thread_name(wrong.lane)})", op)
 
     def check_alive(self, owner: Cta, warp: Warp, lane: int, op: Op) -> None:
         """Another CTA's shared memory may be touched while that CTA runs, and this thread knows that it does."""
@@ -122,7 +120,15 @@ class Accesses:
         return segment.watched and (self.find_races or bool(segment.barriers))
 
     def _touch(
-        self, place: Place, nbytes: int, warp: Warp, op: Op, *, strong: bool, writes: bool
+        self,
+        place: Place,
+        nbytes: int,
+        warp: Warp,
+        op: Op,
+        *,
+        strong: bool,
+        writes: bool,
+        silent: bool = False,
     ) -> None:
         """Enter an access of lanes, byte by byte."""
         at = (place.offsets[:, None] + _BYTES[nbytes]).reshape(-1)
@@ -134,9 +140,10 @@ class Accesses:
         lanes = np.repeat(place.lanes, nbytes)
         event = warp.last_event
         now = warp.clocks.now
-        if event is None or not same_event(event, warp, op, now) or event.strong != strong:
+        same = event is not None and same_event(event, warp, op, now)
+        if event is None or not same or (event.strong, event.silent) != (strong, silent):
             clocks = warp.clocks
-            event = Event(warp, op, now, clocks.cluster, clocks.base, strong)
+            event = Event(warp, op, now, clocks.cluster, clocks.base, strong, silent)
             warp.last_event = event
         report = self._reporter(segment)
         if writes:
@@ -162,7 +169,9 @@ class Accesses:
 
     def _reporter(self, segment: Segment):  # type: ignore[no-untyped-def]  # noqa: ANN202
         def report(new, lane, writes, old, old_lane, old_writes, level) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-            describe_race(self.machine, segment, (new, lane, writes), (old, old_lane, old_writes), level)
+            describe_race(
+                self.machine, segment, (new, lane, writes), (old, old_lane, old_writes), level
+            )
 
         return report
 

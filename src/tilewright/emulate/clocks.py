@@ -5,13 +5,16 @@ at time t is known to whoever has t or more in l's column. Copies and matrix ins
 own: they are over with a phase of a barrier, or with a group that their issuer waits for, and a *mark*, such
 as ("mbarrier", where, phase), is then known.
 
-Five levels say how an event is known:
+Six levels say how an event is known:
 
     SEEN            it happened before (base causality)
     HALF, ASYNC     and a proxy fence stands between: its first half only, or all of it
     BEFORE, TENSOR  and tcgen05.fence::before_thread_sync stands between, and ::after_thread_sync as well
+    LOOSE           it came before, relaxed signals counted: enough for a read, which has had its value when
+                    its thread signals (the model has no values out of thin air), and for the life of a CTA
 
-A fence copies what is known at a lower level into a higher one; publishing and acquiring carry all levels.
+A fence copies what is known at a lower level into a higher one; publishing and acquiring carry all levels,
+relaxed signals and waits all but SEEN.
 A fence anywhere on the way counts, as in the PTX memory model (proxy-preserved base causality order).
 """
 
@@ -26,11 +29,12 @@ from tilewright.emulate.registers import LANES, Array
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
+    from tilewright.emulate.events import Event
     from tilewright.emulate.registers import Where
     from tilewright.emulate.warp import Warp
 
-SEEN, HALF, ASYNC, BEFORE, TENSOR = range(5)
-LEVELS = 5
+SEEN, HALF, ASYNC, BEFORE, TENSOR, LOOSE = range(6)
+LEVELS = 6
 
 
 class Clock:
@@ -44,10 +48,10 @@ class Clock:
 
 
 EMPTY = Clock({}, {})
-Published: TypeAlias = "tuple[Clock, Clock, Clock, Clock, Clock]"
+Published: TypeAlias = "tuple[Clock, ...]"
 """One clock a level."""
 
-NOTHING: Published = (EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)
+NOTHING: Published = (EMPTY,) * LEVELS
 
 
 def join(a: Clock, b: Clock) -> Clock:
@@ -103,16 +107,16 @@ def join_levels(a: Published, b: Published) -> Published:
         if key not in made:
             made[key] = join(mine, theirs)
         levels.append(made[key])
-    return (levels[0], levels[1], levels[2], levels[3], levels[4])
+    return tuple(levels)
 
 
 def with_mark(clock: Published, key: Hashable, time: int, levels: tuple[int, ...]) -> Published:
-    """The same and one mark more, at some levels."""
+    """The same and one mark more, at some levels and at LOOSE."""
     mark = Clock({}, {key: time})
-    found = list(clock)
-    for level in levels:
-        found[level] = join(found[level], mark)
-    return (found[0], found[1], found[2], found[3], found[4])
+    return tuple(
+        join(known, mark) if level in levels or level == LOOSE else known
+        for level, known in enumerate(clock)
+    )
 
 
 class LaneClocks:
@@ -133,8 +137,12 @@ class LaneClocks:
         self.now = 1
         self.outer: list[Published] = [start] * LANES
         self.own = np.zeros((LEVELS, LANES, LANES), np.int32)
-        self.released: list[Published | None] = [None] * LANES  # at the last fence, for relaxed signals
-        self.received: list[Published | None] = [None] * LANES  # by relaxed waits, for the next fence
+        self.released: list[Published | None] = [
+            None
+        ] * LANES  # at the last fence, for relaxed signals
+        self.received: list[Published | None] = [
+            None
+        ] * LANES  # by relaxed waits, for the next fence
 
     # --- publishing and acquiring -----------------------------------------------------------------
 
@@ -144,7 +152,7 @@ class LaneClocks:
         outer = join_all({id(self.outer[k]): self.outer[k] for k in lanes}.values())
         index = slice(None) if where is True else lanes
         known = self.own[:, index].max(axis=1)
-        known[SEEN, index] = self.now
+        known[SEEN, index] = known[LOOSE, index] = self.now
         levels = []
         for level, clock in enumerate(outer):
             times = clock.columns.get(self.cluster)
@@ -156,7 +164,7 @@ class LaneClocks:
             np.maximum(mine, known[level], out=mine)
             levels.append(Clock({**clock.columns, self.cluster: times}, clock.marks))
         self.now += 1
-        return (levels[0], levels[1], levels[2], levels[3], levels[4])
+        return tuple(levels)
 
     def acquire(self, where: Where, news: Published) -> None:
         """The lanes come to know what was published."""
@@ -169,27 +177,14 @@ class LaneClocks:
             outer[k] = made[id(old)]
 
     def learn(self, where: Where, key: Hashable, time: int, levels: tuple[int, ...]) -> None:
-        """The lanes come to know one mark."""
-        mark = Clock({}, {key: time})
-        self.acquire(where, tuple(mark if i in levels else EMPTY for i in range(LEVELS)))  # type: ignore[arg-type]
-
-    def learn_over(self, where: Where, key: Hashable, time: int) -> None:
-        """The lanes have waited for something that only reads.
-
-        Signals without release carry it as well, and what else is over: what has been read, or written by
-        a copy whose end was seen, comes before a copy that the signal lets begin, whatever a fence would show.
-        """
-        self.learn(where, key, time, (SEEN,))
-        for lane in range(LANES) if where is True else np.flatnonzero(where).tolist():
-            mark: Published = (Clock({}, self.outer[lane][SEEN].marks), *NOTHING[1:])  # type: ignore[assignment]
-            before = self.released[lane]
-            self.released[lane] = mark if before is None else join_levels(before, mark)
+        """The lanes come to know one mark, at some levels and at LOOSE."""
+        self.acquire(where, with_mark(NOTHING, key, time, levels))
 
     def meet(self, lanes: Array) -> None:
         """Lanes of the warp come to know all that any of them knows: bar.warp.sync."""
         index = np.flatnonzero(lanes)
         known = self.own[:, index].max(axis=1)
-        known[SEEN, index] = self.now
+        known[SEEN, index] = known[LOOSE, index] = self.now
         for lane in index:
             np.maximum(self.own[:, lane], known, out=self.own[:, lane])
         both = join_all({id(self.outer[k]): self.outer[k] for k in index}.values())
@@ -209,7 +204,7 @@ class LaneClocks:
                 levels = list(old)
                 for level in high:
                     levels[level] = join(levels[level], levels[low])
-                made[id(old)] = (levels[0], levels[1], levels[2], levels[3], levels[4])
+                made[id(old)] = tuple(levels)
             self.outer[lane] = made[id(old)]
         for level in high:
             self.own[level, lanes] = np.maximum(self.own[level, lanes], self.own[low, lanes])
@@ -232,21 +227,32 @@ class LaneClocks:
             self.released[lane] = self.publish(one)
 
     def publish_relaxed(self, where: Where) -> Published:
-        """What a relaxed signal of the lanes carries: what was known at their last fence."""
+        """What a relaxed signal of the lanes carries: at SEEN, what was known at their last fence."""
         lanes = range(LANES) if where is True else np.flatnonzero(where).tolist()
-        return join_all(each for k in lanes if (each := self.released[k]) is not None)
+        fenced = join_all(each for k in lanes if (each := self.released[k]) is not None)
+        return (fenced[SEEN], *self.publish(where)[1:])
 
     def acquire_relaxed(self, where: Where, news: Published) -> None:
-        """Keep what a relaxed wait received for the next fence."""
+        """A relaxed wait: what is SEEN counts from the next fence on."""
+        self.acquire(where, (EMPTY, *news[1:]))
         for lane in range(LANES) if where is True else np.flatnonzero(where).tolist():
             old = self.received[lane]
             self.received[lane] = news if old is None else join_levels(old, news)
 
     # --- what is known ----------------------------------------------------------------------------
 
-    def knows_mark(self, lane: int, key: Hashable, time: int, level: int = SEEN) -> bool:
+    def knows_mark(self, lane: int, key: Hashable, time: int, level: int = LOOSE) -> bool:
         """Whether a lane knows a mark at this time or later."""
         return self.outer[lane][level].marks.get(key, -1) >= time
+
+    def knows_event(self, lane: int, event: Event) -> bool:
+        """Whether a lane knows that an event of its own warp, or of any lane of another, happened before."""
+        if event.warp.clocks is self:
+            return True
+        times = self.outer[lane][SEEN].columns.get(event.cluster)
+        return times is not None and bool(
+            (times[event.base : event.base + LANES] >= event.time).any()
+        )
 
     def lane_clock(self, lane: int) -> Published:
         """What one lane knows, for a copy that it issues: published, so that its next acts are later."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.emulate.clocks import BEFORE, NOTHING, SEEN, join_levels, with_mark
+from tilewright.emulate.clocks import LOOSE, NOTHING, SEEN, join_levels, with_mark
 from tilewright.emulate.layout import SHARED_START
 from tilewright.emulate.memory import Segment, Spaces
 from tilewright.emulate.named_barrier import ClusterBarrier, NamedBarrier
@@ -14,7 +14,7 @@ from tilewright.emulate.warp import Warp
 
 if TYPE_CHECKING:
     from tilewright.emulate.clocks import Published
-    from tilewright.emulate.events import AsyncEvent
+    from tilewright.emulate.events import AsyncEvent, Event
     from tilewright.emulate.machine import Machine
     from tilewright.emulate.operations import Operation
     from tilewright.emulate.registers import Array
@@ -37,6 +37,7 @@ class Cta:
         ctaid: %ctaid, along x, y, z.
         incoming: operations that will still touch its shared memory or barriers.
         arrived: of those, what has touched it and must be known to be over when it leaves.
+        saw_decline: the first query that told it of a declined answer.
         extras: what instruction modules keep for a CTA (TMEM).
     """
 
@@ -62,7 +63,7 @@ class Cta:
         self.incoming: set[Operation] = set()
         self.arrived: list[AsyncEvent] = []
         self.extras: dict[str, object] = {}
-        self.saw_decline: Op | None = None
+        self.saw_decline: Event | None = None
         self.exit_clock: Published = NOTHING
         self.start_clock: Published = NOTHING
         self._visits: dict[tuple[Warp, int], tuple[int, Op]] = {}
@@ -112,15 +113,14 @@ class Cta:
                 event.op,
             )
         for event in self.arrived:
-            # BEFORE: a wait without acquire has seen the phase end, which is all that leaving needs.
-            if not any(event.known_at(self.exit_clock, level) for level in (SEEN, BEFORE)):
+            if not event.known_at(self.exit_clock, LOOSE):
                 machine.report(
                     self.exit_rule(event),
                     f"{self.who} leaves without having waited for {event.who()}",
                     event.op,
                 )
         for (warp, lane), (time, op) in self._visits.items():
-            times = self.exit_clock[SEEN].columns.get(warp.clocks.cluster)
+            times = self.exit_clock[LOOSE].columns.get(warp.clocks.cluster)
             if times is None or times[warp.clocks.base + lane] < time:
                 machine.report(
                     "CLU-02",
@@ -131,7 +131,7 @@ class Cta:
 
     def exit_rule(self, event: AsyncEvent) -> str:
         """The rule broken by an operation that meets a CTA which has left."""
-        return EXIT_RULES.get(event.what, "CLU-02")
+        return EXIT_RULES.get(event.what, "CLU-02" if event.is_remote else "EXIT")
 
 
 class Cluster:

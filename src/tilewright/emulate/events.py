@@ -23,6 +23,7 @@ class Event:
         time: the warp's clock then.
         strong: made by an atomic or a `.relaxed`, `.volatile`, `.acquire`, `.release` access: such do not race
             with one another.
+        silent: a write of what was there already.
     """
 
     warp: Warp
@@ -31,6 +32,7 @@ class Event:
     cluster: int
     base: int
     strong: bool
+    silent: bool = False
     is_async: bool = False
 
     def who(self, lane: int) -> str:

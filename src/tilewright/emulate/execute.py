@@ -196,7 +196,9 @@ def _gather(machine: Machine, group: Group, step: Step, step_number: int, where:
     warp = group.warp
     needed = needed_lanes(warp, step, where)
     if step.meets != "warp" and (group.lanes & ~needed).any():
-        machine.stop("EL-01", f"{group.who}: not all of these lanes are in the member mask", step.op)
+        machine.stop(
+            "EL-01", f"{group.who}: not all of these lanes are in the member mask", step.op
+        )
     if np.array_equal(group.lanes & needed, needed):
         return True
     group.meeting = needed

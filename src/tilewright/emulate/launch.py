@@ -205,7 +205,12 @@ def _shape(
             raise BadInput(f"{function.name} does not say its {name}; pass {name}=")
         return found
     wanted = _triple(name, given)
-    if required is not None and said is not None and said.name.startswith(".req") and wanted != required:
+    if (
+        required is not None
+        and said is not None
+        and said.name.startswith(".req")
+        and wanted != required
+    ):
         raise BadInput(
             f"{name} {wanted} is not the {said.name} {required} of {function.name}",
             given=wanted,

@@ -323,5 +323,3 @@ class Machine:
 
 def _segment(name: str, base: int, data: Array) -> Segment:
     return Segment(name, base, data, watched=False)
-
-

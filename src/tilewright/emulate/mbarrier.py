@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.emulate.clocks import BEFORE, EMPTY, NOTHING, SEEN, Published, join_levels, with_mark
+from tilewright.emulate.clocks import (
+    BEFORE,
+    EMPTY,
+    NOTHING,
+    SEEN,
+    Published,
+    join_levels,
+    with_mark,
+)
 from tilewright.emulate.warp import Condition
 
 if TYPE_CHECKING:
@@ -152,10 +160,6 @@ class Mbarrier(Condition):
         self.phase += 1
         self.pending = self.expected
         self.machine.wake(self)
-
-    def tensor_part(self) -> Published:
-        """What even a relaxed wait brings, for a tcgen05.fence::after_thread_sync behind it."""
-        return (EMPTY, EMPTY, EMPTY, self.opened[BEFORE], EMPTY)
 
     def ended(self, parity: int) -> bool:
         """Whether the phase of that parity is the last that has ended."""

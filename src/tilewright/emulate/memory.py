@@ -203,9 +203,7 @@ class Spaces:
             chosen = keys == key
             yield self._place(space, key, addresses[chosen], nbytes, lanes[chosen])
 
-    def _generic(
-        self, addresses: Array, nbytes: int, lanes: Array, warp: Warp
-    ) -> Iterator[Place]:
+    def _generic(self, addresses: Array, nbytes: int, lanes: Array, warp: Warp) -> Iterator[Place]:
         windows = np.minimum(addresses >> 40, MODULE_BASE >> 40)
         for window in np.unique(windows).tolist():
             chosen = windows == window

@@ -87,9 +87,15 @@ class NamedBarrier(Condition):
         generation = self.generation
         machine.changed()
         self._settle()
-        if generation == self.generation and self.expected is not None and self.count > self.expected:
+        if (
+            generation == self.generation
+            and self.expected is not None
+            and self.count > self.expected
+        ):
             machine.stop(
-                "BAR-01", f"{self.count} threads at barrier {self.index}, {self.expected} expected", op
+                "BAR-01",
+                f"{self.count} threads at barrier {self.index}, {self.expected} expected",
+                op,
             )
         return generation
 
@@ -148,9 +154,7 @@ class ClusterBarrier(Condition):
         own[lanes] = self.generation
         self.arrived[warp] = self.arrived.get(warp, np.zeros(32, np.bool_)) | lanes
         where = True if lanes.all() else lanes
-        news = (
-            warp.clocks.publish_relaxed(where) if relaxed else warp.clocks.publish(where)
-        )
+        news = warp.clocks.publish_relaxed(where) if relaxed else warp.clocks.publish(where)
         self.clock = join_levels(self.clock, news)
         machine.changed()
         self._settle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from tilewright.emulate.clocks import ASYNC, HALF, SEEN, TENSOR
+from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SEEN, TENSOR
 from tilewright.emulate.events import AsyncEvent, Event
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def describe_race(machine: Machine, segment: Segment, new: Side, old: Side, leve
     rule, severity = race_rule(segment, new, old, level)
     (event, lane, writes), (before, old_lane, old_writes) = new, old
     acts, acted = "writes" if writes else "reads", "written" if old_writes else "read"
-    if level == SEEN:
+    if level in {SEEN, LOOSE}:
         pending = isinstance(before, AsyncEvent) and not before.marks
         missing = "which is not over" if pending else "and nothing orders the two"
     elif level == TENSOR:
@@ -40,7 +40,10 @@ def describe_race(machine: Machine, segment: Segment, new: Side, old: Side, leve
 
 
 def race_rule(segment: Segment, new: Side, old: Side, level: int) -> tuple[str, str]:
-    """The catalogue's id for a race, and its severity; RACE where the catalogue has no rule of its own."""
+    """The catalogue's id for a race, and its severity; RACE where the catalogue has no rule of its own.
+
+    Two writes of one value are a race as well, but change nothing: a warning.
+    """
     event, before = new[0], old[0]
     answers = [e for e in (event, before) if isinstance(e, AsyncEvent) and e.what == "CLC answer"]
     if answers:
@@ -52,13 +55,14 @@ def race_rule(segment: Segment, new: Side, old: Side, level: int) -> tuple[str, 
         return ("TMA-15" if reads_shared else "CLU-11"), "error" if level == HALF else "warning"
     if isinstance(before, AsyncEvent) and not old[2] and before.what in _MATRIX:
         return _matrix_rule(event, before), "error"
-    for side, other in ((event, before), (before, event)):
+    for side in (event, before):
         if isinstance(side, AsyncEvent) and side.what in _RULE_OF_COPY:
-            del other
             return _RULE_OF_COPY[side.what], "error"
+    same_value = isinstance(event, Event) and event.silent and new[2] and old[2]
+    severity = "warning" if same_value else "error"
     if segment.cta is not None and event.warp.cta is not before.warp.cta:
-        return "CLU-03", "error"
-    return "RACE", "error"
+        return "CLU-03", severity
+    return "RACE", severity
 
 
 def _answer_rule(new: Side, old: Side, level: int) -> tuple[str, str]:

@@ -1,10 +1,10 @@
 """Who acts next: a strategy picks one of the agents that can, and what it picked is kept for a replay.
 
-    round_robin   everybody in turn
-    random        anybody
-    pct           priorities drawn at first, lowered at a few steps: finds rare orders (Burckhardt et al., 2010)
-    delay         one CTA acts only when nobody else can
-    replay        the picks of an earlier run, then everybody in turn
+round_robin   everybody in turn
+random        anybody
+pct           priorities drawn at first, lowered at a few steps: finds rare orders (Burckhardt et al., 2010)
+delay         one CTA acts only when nobody else can
+replay        the picks of an earlier run, then everybody in turn
 """
 
 from __future__ import annotations

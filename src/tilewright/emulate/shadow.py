@@ -2,8 +2,8 @@
 
 Two accesses race if they touch a byte, one of them writes, not both are strong, and the later one does not
 know of the earlier. An access by a copy or matrix instruction must know a *generic* write through a proxy
-fence (level ASYNC); that it happened before (SEEN) is enough for accesses of its own kind, and for reads that
-it overwrites, except those of a CLC answer. A thread needs no fence to see what a copy did: its completion is
+fence (level ASYNC); that it came before (LOOSE) is enough for accesses of its own kind, and for reads that
+it overwrites, except those of a CLC answer. A thread that overwrites what was read need not know more either. A thread needs no fence to see what a copy did: its completion is
 enough. PTX ISA, memory consistency model, "proxy" and "async operations".
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tilewright.emulate.clocks import ASYNC, HALF, SEEN
+from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SEEN, TENSOR
 from tilewright.emulate.events import AsyncEvent, Event
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class Shadow:
 
     # --- threads ----------------------------------------------------------------------------------
 
-    def thread_reads(
-        self, event: Event, at: Array, lanes: Array, report: Report
-    ) -> None:
+    def thread_reads(self, event: Event, at: Array, lanes: Array, report: Report) -> None:
         """Lanes read bytes: `at` their offsets, `lanes` the lane of each."""
         writer = self.writer[at]
         for number in _distinct(writer):
-            self._check_thread(event, number, writer, self.writer_lane[at], lanes, report, SEEN, writes=False)
+            self._check_thread(
+                event, number, writer, self.writer_lane[at], lanes, report, SEEN, writes=False
+            )
         number = self._number(event)
         reader = self.reader[at]
         self._bits[at] = 0
@@ -73,13 +73,13 @@ class Shadow:
         self.reader_lanes[at] = np.where(same, self.reader_lanes[at], 0) | bits
         self.reader[at] = number
 
-    def thread_writes(
-        self, event: Event, at: Array, lanes: Array, report: Report
-    ) -> None:
+    def thread_writes(self, event: Event, at: Array, lanes: Array, report: Report) -> None:
         """Lanes write bytes."""
         writer = self.writer[at]
         for number in _distinct(writer):
-            self._check_thread(event, number, writer, self.writer_lane[at], lanes, report, SEEN, writes=True)
+            self._check_thread(
+                event, number, writer, self.writer_lane[at], lanes, report, SEEN, writes=True
+            )
         reader = self.reader[at]
         for number in _distinct(reader):
             self._check_readers(event, number, reader, self.reader_lanes[at], lanes, report)
@@ -147,16 +147,16 @@ class Shadow:
             return
         if isinstance(old, AsyncEvent):
             for lane in set(lanes.tolist()):
-                if not old.known_at(event.warp.clocks.outer[lane]):
-                    report(event, lane, True, old, 0, False, SEEN)
+                if not old.known_at(event.warp.clocks.outer[lane], LOOSE):
+                    report(event, lane, True, old, 0, False, LOOSE)
                     return
             return
         acting = np.unique(lanes)
         readers = np.flatnonzero(_BITS & np.uint32(mask))
         pairs_acting = np.repeat(acting, len(readers))
-        unknown = _unknown(event.warp, pairs_acting, old, np.tile(readers, len(acting)), SEEN)
+        unknown = _unknown(event.warp, pairs_acting, old, np.tile(readers, len(acting)), LOOSE)
         if unknown is not None:
-            report(event, unknown[0], True, old, unknown[1], False, SEEN)
+            report(event, unknown[0], True, old, unknown[1], False, LOOSE)
 
     def _keep_reader(
         self, old: int, new: int, event: AnyEvent, at: Array | slice, reader: Array, bits: Array
@@ -166,7 +166,9 @@ class Shadow:
         where = np.flatnonzero(chosen)
         places = at.start + where if isinstance(at, slice) else at[where]
         masks, sets, news = self.reader_lanes[places], self.readers[places], bits[chosen]
-        for mask, kept, lanes in set(zip(masks.tolist(), sets.tolist(), news.tolist(), strict=True)):
+        for mask, kept, lanes in set(
+            zip(masks.tolist(), sets.tolist(), news.tolist(), strict=True)
+        ):
             entries = tuple(
                 sorted(
                     entry
@@ -187,17 +189,17 @@ class Shadow:
             return True
         if isinstance(old, AsyncEvent):
             if isinstance(event, AsyncEvent):
-                return old.known_at(event.issued)
+                return old.known_at(event.issued, LOOSE)
             knowing = np.flatnonzero(_BITS & np.uint32(lanes)).tolist()
-            return all(old.known_at(event.warp.clocks.outer[lane]) for lane in knowing)
+            return all(old.known_at(event.warp.clocks.outer[lane], LOOSE) for lane in knowing)
         if event.warp is old.warp and not isinstance(event, AsyncEvent):
             return entry[1] & ~lanes == 0
         readers = np.flatnonzero(_BITS & np.uint32(entry[1]))
         if isinstance(event, AsyncEvent):
-            return _unknown_to(event.issued, old, readers, SEEN) is None
+            return _unknown_to(event.issued, old, readers, LOOSE) is None
         knowers = np.flatnonzero(_BITS & np.uint32(lanes))
         pairs = np.repeat(knowers, len(readers)), np.tile(readers, len(knowers))
-        return _unknown(event.warp, pairs[0], old, pairs[1], SEEN) is None
+        return _unknown(event.warp, pairs[0], old, pairs[1], LOOSE) is None
 
     # --- copies and matrix instructions -----------------------------------------------------------
 
@@ -205,7 +207,9 @@ class Shadow:
         """A copy reads bytes."""
         writer = self.writer[at]
         for number in _distinct(writer):
-            self._check_async(event, number, self.writer_lane[at][writer == number], report, writes=False)
+            self._check_async(
+                event, number, self.writer_lane[at][writer == number], report, writes=False
+            )
         number = self._number(event)
         reader = self.reader[at]
         for old in _distinct(reader):
@@ -218,7 +222,9 @@ class Shadow:
         """A copy writes bytes."""
         writer = self.writer[at]
         for number in _distinct(writer):
-            self._check_async(event, number, self.writer_lane[at][writer == number], report, writes=True)
+            self._check_async(
+                event, number, self.writer_lane[at][writer == number], report, writes=True
+            )
         reader = self.reader[at]
         masks = self.reader_lanes[at]
         for number in _distinct(reader):
@@ -238,7 +244,9 @@ class Shadow:
         if isinstance(old, AsyncEvent):
             if old is event or old in event.follows:
                 return
-            for level in (SEEN, event.level):
+            # What is read must have been acquired; what is overwritten only has to be over.
+            low = LOOSE if writes or event.level == TENSOR else SEEN
+            for level in (low, event.level if event.level == TENSOR else low):
                 if not old.known_at(event.issued, level):
                     report(event, event.lane, writes, old, 0, True, level)
                     return
@@ -256,11 +264,15 @@ class Shadow:
         if old is None or (old.strong and event.strong):
             return
         if isinstance(old, AsyncEvent):
-            if old is not event and old not in event.follows and not old.known_at(event.issued):
-                report(event, event.lane, True, old, 0, False, SEEN)
+            if (
+                old is not event
+                and old not in event.follows
+                and not old.known_at(event.issued, LOOSE)
+            ):
+                report(event, event.lane, True, old, 0, False, LOOSE)
             return
         readers = np.flatnonzero(_BITS & np.uint32(mask))
-        levels = (SEEN, HALF, ASYNC) if event.what == "CLC answer" else (SEEN,)
+        levels = (LOOSE, HALF, ASYNC) if event.what == "CLC answer" else (LOOSE,)
         for level in levels:
             unknown = _unknown_to(event.issued, old, readers, level)
             if unknown is not None:
@@ -296,7 +308,7 @@ def _unknown(
         known |= found
     if old.warp is warp:
         known |= clocks.own[level, acting, lanes] >= old.time
-        if level == SEEN:
+        if level in {SEEN, LOOSE}:
             known |= acting == lanes
     if known.all():
         return None

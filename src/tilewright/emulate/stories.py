@@ -21,9 +21,7 @@ def deadlock_story(machine: Machine) -> Finding:
     waits: dict[str, list[Group]] = {}
     for group in machine.groups():
         waits.setdefault(_reason(machine, group), []).append(group)
-    lines = [
-        f"{_names(groups)} {reason}" for reason, groups in list(waits.items())[:SHOWN_MAX]
-    ]
+    lines = [f"{_names(groups)} {reason}" for reason, groups in list(waits.items())[:SHOWN_MAX]]
     if len(waits) > SHOWN_MAX:
         lines.append(f"and {len(waits) - SHOWN_MAX} more")
     if not waits:

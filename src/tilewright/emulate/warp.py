@@ -111,7 +111,12 @@ class Group:
     )
 
     def __init__(
-        self, warp: Warp, lanes: Array, step: int, joins: tuple[Join, ...], frames: tuple[Frame, ...]
+        self,
+        warp: Warp,
+        lanes: Array,
+        step: int,
+        joins: tuple[Join, ...],
+        frames: tuple[Frame, ...],
     ) -> None:
         self.warp = warp
         self.step = step

@@ -154,7 +154,13 @@ class EmulatedGpu:
     def download(self, pointer: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An array from memory."""
         count = int(np.prod(shape))
-        return self._arrays[pointer].view(np.uint8)[: count * np.dtype(dtype).itemsize].copy().view(dtype).reshape(shape)
+        return (
+            self._arrays[pointer]
+            .view(np.uint8)[: count * np.dtype(dtype).itemsize]
+            .copy()
+            .view(dtype)
+            .reshape(shape)
+        )
 
     def encode_map(self, spec: TensorMapSpec, address: int, what: str) -> bytes:
         """The emulator's tensor map of a tensor.
@@ -164,7 +170,9 @@ class EmulatedGpu:
         """
         spec.check(what)
         if spec.dtype not in TYPES:
-            raise BadInput(f"{what} of type {spec.dtype}", given=spec.dtype, allowed=", ".join(TYPES))
+            raise BadInput(
+                f"{what} of type {spec.dtype}", given=spec.dtype, allowed=", ".join(TYPES)
+            )
         return TensorMap(
             TYPES[spec.dtype],
             address,

@@ -20,6 +20,7 @@ from tilewright.run.compiler import compile_source
 if TYPE_CHECKING:
     from tilewright.run.gpu import Gpu
 
+
 class GemmKernel:
     """One kernel loaded on one GPU.
 

@@ -127,5 +127,3 @@ def atom(op: Decoder) -> Run:
 def red(op: Decoder) -> Run:
     """The same without a result."""
     return _decode(op, op.operands[0], op.operands[1:], None)
-
-

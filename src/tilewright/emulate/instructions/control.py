@@ -48,7 +48,9 @@ def brx(op: Decoder) -> Run:
         lanes = warp.lanes(where)
         wanted = np.unique(values[lanes]).tolist()
         if wanted[-1] >= len(targets):
-            warp.machine.stop("CFG", f"{warp.who}: index {wanted[-1]} of a table of {len(targets)}", op.op)
+            warp.machine.stop(
+                "CFG", f"{warp.who}: index {wanted[-1]} of a table of {len(targets)}", op.op
+            )
         join = warp.machine.program.steps[number].join
         group = warp.group
         for value in wanted[1:]:
@@ -188,7 +190,9 @@ def call(op: Decoder) -> Run:
     def run(warp: Warp, where: Where) -> Outcome:
         rows = ALL if where is True else np.flatnonzero(where)
         for inside, outside, nbytes in copied_in:
-            warp.local[rows, inside : inside + nbytes] = warp.local[rows, outside : outside + nbytes]
+            warp.local[rows, inside : inside + nbytes] = warp.local[
+                rows, outside : outside + nbytes
+            ]
         group = warp.group
         if where is not True and not np.array_equal(where, group.lanes):
             warp.machine.stop("CFG", f"{group.who}: a call under a divergent predicate", op.op)

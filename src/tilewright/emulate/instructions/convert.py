@@ -212,5 +212,3 @@ def _fp8(op: Decoder, to: str, of: str) -> Run:
 
         return to_halves
     raise op.unknown()
-
-

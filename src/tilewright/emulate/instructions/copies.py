@@ -49,7 +49,9 @@ def wait_for_groups(
 ) -> Wait | None:
     """Until at most `left` of the newest groups of each lane are pending."""
     lanes = warp.lanes(where).tolist()
-    mine = [(lane, warp.copy_groups[kind, lane]) for lane in lanes if (kind, lane) in warp.copy_groups]
+    mine = [
+        (lane, warp.copy_groups[kind, lane]) for lane in lanes if (kind, lane) in warp.copy_groups
+    ]
 
     def learn() -> None:
         for lane, groups in mine:
@@ -118,7 +120,7 @@ def _copy_one(
     """One thread's cp.async; it belongs to the generic proxy, so it needs no proxy fence."""
     machine = warp.machine
     event = new_event(warp, lane, op, "cp.async")
-    event.issued = (event.issued[0], event.issued[0], event.issued[0], *event.issued[3:])  # type: ignore[assignment]
+    event.issued = (*(event.issued[SEEN],) * 3, *event.issued[3:])
     copy = GroupCopy(groups_of(warp, lane, "cp.async"), None, event)
 
     def deliver() -> None:
@@ -276,7 +278,9 @@ class _Bulk:
         who = warp.thread_name(lane)
         for what, number in (("size", nbytes), ("source", source[1]), ("target", target[1])):
             if number % 16:
-                self.machine.stop("CLU-09", f"{who}: {what} {number:#x} is not a multiple of 16", op)
+                self.machine.stop(
+                    "CLU-09", f"{who}: {what} {number:#x} is not a multiple of 16", op
+                )
         self.source = self._place(*source)
         self.target = self._place(*target)
 
@@ -375,9 +379,7 @@ def masked_ctas(warp: Warp, lane: int, op: Op, ranks: int) -> list[Cta]:
     """The CTAs of a 16-bit mask; each must be known to run."""
     ctas, who = warp.cta.cluster.ctas, warp.thread_name(lane)
     if ranks == 0 or ranks >> len(ctas):
-        warp.machine.stop(
-            "TMA-05", f"{who}: mask {ranks:#x} in a cluster of {len(ctas)} CTAs", op
-        )
+        warp.machine.stop("TMA-05", f"{who}: mask {ranks:#x} in a cluster of {len(ctas)} CTAs", op)
     found = [cta for cta in ctas if ranks >> cta.rank & 1]
     for cta in found:
         if cta is not warp.cta:
@@ -404,5 +406,3 @@ def st_bulk(op: Decoder) -> Run:
         warp.machine.changed()
 
     return run
-
-

@@ -10,6 +10,9 @@ from tilewright.emulate.clocks import ASYNC, HALF, NOTHING, SEEN, Clock, join_le
 from tilewright.emulate.instructions import instruction
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from tilewright.emulate.clocks import Published
     from tilewright.emulate.decoder import Decoder
     from tilewright.emulate.instructions import Run
     from tilewright.emulate.registers import Where
@@ -37,14 +40,14 @@ def fence_init(op: Decoder) -> Run:
 
     def run(warp: Warp, where: Where) -> None:
         for lane in range(32) if where is True else np.flatnonzero(where).tolist():
-            marks = {
+            marks: dict[Hashable, int] = {
                 key: time
                 for key, time in warp.clocks.outer[lane][SEEN].marks.items()
                 if isinstance(key, tuple) and key[0] == "init"
             }
-            only = (Clock({}, marks), *NOTHING[1:])
+            only: Published = (Clock({}, marks), *NOTHING[1:])
             before = warp.clocks.released[lane]
-            warp.clocks.released[lane] = only if before is None else join_levels(before, only)  # type: ignore[assignment,arg-type]
+            warp.clocks.released[lane] = only if before is None else join_levels(before, only)
 
     return run
 

@@ -187,7 +187,9 @@ def _fma_halves(a: Array, b: Array, c: Array) -> Array:
     left = odd - near.astype(np.float64)
     bits = near.view(np.int32)
     wrong = (left != 0) & (bits & 1 == 0) & np.isfinite(near)
-    return np.where(wrong, np.nextafter(near, np.where(left > 0, np.inf, -np.inf).astype(np.float32)), near)
+    return np.where(
+        wrong, np.nextafter(near, np.where(left > 0, np.inf, -np.inf).astype(np.float32)), near
+    )
 
 
 _HALF_TYPES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
@@ -349,5 +351,3 @@ def testp(op: Decoder) -> Run:
         "subnormal": lambda a: (a != 0) & (np.abs(a) < tiny),
     }
     return computed(op, tests[op.one_of(*tests)], op.kind, result=PRED)
-
-

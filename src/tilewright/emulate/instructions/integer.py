@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from tilewright.emulate.registers import Array, Where
     from tilewright.emulate.warp import Warp
 
-INTEGERS = frozenset(
-    f"{sign}{bits}" for sign in "usb" for bits in (16, 32, 64)
-) | {"u16x2", "s16x2", "pred"}
+INTEGERS = frozenset(f"{sign}{bits}" for sign in "usb" for bits in (16, 32, 64)) | {
+    "u16x2",
+    "s16x2",
+    "pred",
+}
 WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 
@@ -166,9 +168,7 @@ def multiply(op: Decoder) -> Run:
     if op.has("wide"):
         wide = op.kind_of(WIDER[op.type])
         dtype = DTYPES[wide]
-        return computed(
-            op, lambda a, b: product_wide(a, b, dtype), op.kind, op.kind, result=wide
-        )
+        return computed(op, lambda a, b: product_wide(a, b, dtype), op.kind, op.kind, result=wide)
     if op.has("hi"):
         return computed(op, product_high, op.kind, op.kind)
     return binary(op, np.multiply)
@@ -379,9 +379,7 @@ def lop3(op: Decoder) -> Run:
         found = np.zeros(32, np.uint32)
         for term in range(8):
             if table >> term & 1:
-                found |= (
-                    (a if term & 4 else ~a) & (b if term & 2 else ~b) & (c if term & 1 else ~c)
-                )
+                found |= (a if term & 4 else ~a) & (b if term & 2 else ~b) & (c if term & 1 else ~c)
         np.copyto(rows[d], found, where=where)
 
     return run
@@ -477,5 +475,3 @@ def dot(op: Decoder) -> Run:
         return ((x * y).sum(1) + c.astype(np.int64)).astype(np.uint64).astype(np.uint32)
 
     return computed(op, multiply_all, U32, U32, U32, result=U32)
-
-

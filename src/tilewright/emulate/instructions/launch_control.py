@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.emulate.events import AsyncEvent
+from tilewright.emulate.events import AsyncEvent, Event
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.cluster import complete_at
 from tilewright.emulate.instructions.loads import space_of
@@ -106,24 +106,27 @@ def _ask(
             machine.stop(
                 "CLC-02", f"{who}: the {what} is in {found.segment.name}, not in its own CTA", op
             )
-    if warp.cta.saw_decline is not None:
-        machine.stop(
-            "CLC-08",
-            f"{who} asks again after its CTA has seen a declined answer",
-            op,
-            warp.cta.saw_decline,
-            "seen here",
-        )
+    _check_no_decline(warp, lane, op)
     if multicast:
         for cta in warp.cta.cluster.ctas:
             if cta.has_exited:
                 machine.stop("CLC-13", f"{who} asks for a cluster of which {cta.who} has left", op)
             started = ("started", cta.cluster.index, cta.rank)
             if not warp.clocks.knows_mark(lane, started, 1):
-                machine.stop(
-                    "CLC-10", f"{who} asks for {cta.who}, which may not have started", op
-                )
+                machine.stop("CLC-10", f"{who} asks for {cta.who}, which may not have started", op)
     _Request(warp, lane, op, place, there, multicast=multicast)
+
+
+def _check_no_decline(warp: Warp, lane: int, op: Op) -> None:
+    """No request after a decline that the CTA has seen; one that the asker cannot know of is a warning."""
+    seen = warp.cta.saw_decline
+    if seen is None:
+        return
+    message = f"{warp.thread_name(lane)} asks again after its CTA has seen a declined answer"
+    if warp.clocks.knows_event(lane, seen):
+        warp.machine.stop("CLC-08", message, op, seen.op, "seen here")
+    message = f"{message}, which nothing orders before"
+    warp.machine.report("CLC-08", message, op, seen.op, "seen here", severity="warning")
 
 
 class _Request:
@@ -144,7 +147,10 @@ class _Request:
             event.is_remote = cta is not warp.cta
             self.deliveries.append(
                 Operation(
-                    self.machine, event, [lambda c=cta, e=event: self._deliver(c, e)], [cta]  # type: ignore[misc]
+                    self.machine,
+                    event,
+                    [lambda c=cta, e=event: self._deliver(c, e)],
+                    [cta],  # type: ignore[misc]
                 )
             )
         Operation(self.machine, first, [self._decide]).start()
@@ -198,13 +204,20 @@ def is_canceled(op: Decoder) -> Run:
                 "CLC-06", f"{warp.group.who} queries 16 bytes that are no answer", place
             )
         if (declined & lanes).any() and warp.cta.saw_decline is None:
-            warp.cta.saw_decline = place
+            warp.cta.saw_decline = Event(
+                warp, place, warp.clocks.now, warp.clocks.cluster, warp.clocks.base, strong=True
+            )
         np.copyto(warp.rows[PRED][p], granted, where=where)
 
     return run
 
 
-@instruction("clusterlaunchcontrol.query_cancel.get_first_ctaid")
+@instruction(
+    *(
+        f"clusterlaunchcontrol.query_cancel.get_first_ctaid{axis}"
+        for axis in ("", "::x", "::y", "::z")
+    )
+)
 def get_first_ctaid(op: Decoder) -> Run:
     """Coordinates of a granted cluster's first CTA."""
     axes = [op.one_of("get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z")]

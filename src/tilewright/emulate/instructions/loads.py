@@ -118,9 +118,7 @@ def st(op: Decoder) -> Run:
                 values[:, 2 * i : 2 * i + 2] = given
             else:
                 values[:, i] = given
-        warp.machine.accesses.store(
-            warp, place, space, addresses, values, lanes, strong=strong
-        )
+        warp.machine.accesses.store(warp, place, space, addresses, values, lanes, strong=strong)
         if space not in PRIVATE:
             warp.machine.changed()
         if strong:
@@ -169,5 +167,3 @@ def acquire_from(
                 one = np.zeros(32, np.bool_)
                 one[lane] = True
                 warp.clocks.acquire(one, news)
-
-

@@ -29,7 +29,9 @@ def place_of_barrier(warp: Warp, op: Op, space: str, address: int, lane: int) ->
     """Where a lane's mbarrier operand points: eight aligned bytes of shared memory."""
     if address % 8:
         warp.machine.stop(
-            "MBAR-01", f"{warp.thread_name(lane)}: mbarrier at {address:#x}, not a multiple of 8", op
+            "MBAR-01",
+            f"{warp.thread_name(lane)}: mbarrier at {address:#x}, not a multiple of 8",
+            op,
         )
     lanes, addresses = np.array([lane]), np.array([address], np.int64)
     place = next(iter(warp.machine.accesses.places(warp, op, space, addresses, 8, lanes)))
@@ -41,7 +43,14 @@ def place_of_barrier(warp: Warp, op: Op, space: str, address: int, lane: int) ->
 
 
 def find_barrier(
-    warp: Warp, op: Op, space: str, address: int, lane: int, *, own: bool = False, rule: str = "MBAR-10"
+    warp: Warp,
+    op: Op,
+    space: str,
+    address: int,
+    lane: int,
+    *,
+    own: bool = False,
+    rule: str = "MBAR-10",
 ) -> Mbarrier:
     """The live object that a lane names.
 
@@ -53,10 +62,12 @@ def find_barrier(
     offset = int(place.offsets[0])
     if own and place.segment.cta is not warp.cta:
         warp.machine.stop(
-            "CLU-12", f"{warp.thread_name(lane)} waits on an mbarrier of {place.segment.cta.who}", op  # type: ignore[union-attr]
+            "CLU-12",
+            f"{warp.thread_name(lane)} waits on an mbarrier of {place.segment.cta.who}",
+            op,  # type: ignore[union-attr]
         )
     barrier = barrier_at(warp, op, place.segment, offset, rule, warp.thread_name(lane))
-    if not warp.clocks.knows_mark(lane, ("init", barrier.key), 1):
+    if not warp.clocks.knows_mark(lane, ("init", barrier.key), 1, SEEN):
         warp.machine.stop(
             "MBAR-04",
             f"{warp.thread_name(lane)} uses the mbarrier in {barrier.where} whose initialisation "
@@ -73,7 +84,9 @@ def barrier_at(warp: Warp, op: Op, segment, offset: int, rule: str, who: str) ->
     barrier = segment.barriers.get(offset)
     if barrier is None:
         warp.machine.stop(
-            rule, f"{who} uses the mbarrier in {segment.describe(offset)}, which is not initialised", op
+            rule,
+            f"{who} uses the mbarrier in {segment.describe(offset)}, which is not initialised",
+            op,
         )
     return barrier  # type: ignore[no-any-return]
 
@@ -120,7 +133,12 @@ def _init_one(warp: Warp, op: Op, space: str, address: int, lane: int, count: in
             "initialised here",
         )
     machine.accesses.store(
-        warp, op, space, np.array([address], np.int64), np.zeros((1, 1), np.uint64), np.array([lane])
+        warp,
+        op,
+        space,
+        np.array([address], np.int64),
+        np.zeros((1, 1), np.uint64),
+        np.array([lane]),
     )
     barrier = Mbarrier(machine, segment, offset, count, op)
     segment.barriers[offset] = barrier
@@ -286,7 +304,7 @@ def mbarrier_wait(op: Decoder) -> Run:
         seen: dict[int, Mbarrier] = {}
         for lane, at in zip(lanes.tolist(), warp.addresses(address, lanes).tolist(), strict=True):
             barrier = seen.get(at)
-            if barrier is None or not warp.clocks.knows_mark(lane, ("init", barrier.key), 1):
+            if barrier is None or not warp.clocks.knows_mark(lane, ("init", barrier.key), 1, SEEN):
                 barrier = seen[at] = find_barrier(warp, place_op, space, at, lane, own=True)
             value = int(warp.rows[kind][awaited][lane])
             found[lane] = ended(barrier, value, lane, warp)
@@ -328,7 +346,6 @@ def _observe(  # noqa: PLR0913
         where: Where = True if who.all() else who
         if relaxed:
             warp.clocks.acquire_relaxed(where, barrier.opened)
-            warp.clocks.acquire(where, barrier.tensor_part())
         else:
             warp.clocks.acquire(where, barrier.opened)
 
@@ -357,5 +374,3 @@ def pending_count(op: Decoder) -> Run:
         np.copyto(warp.rows[U32][d], found, where=where, casting="unsafe")
 
     return run
-
-

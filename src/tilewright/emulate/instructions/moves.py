@@ -72,7 +72,9 @@ def _clock(op: Decoder, to: Operand, of: Operand, kind: int) -> Run:
 
     def run(warp: Warp, where: Where) -> None:
         now = warp.machine.executed
-        np.copyto(warp.rows[kind][d], DTYPES[kind]((now >> 32 if high else now) & mask), where=where)
+        np.copyto(
+            warp.rows[kind][d], DTYPES[kind]((now >> 32 if high else now) & mask), where=where
+        )
 
     return run
 
@@ -312,5 +314,3 @@ def isspacep(op: Decoder) -> Run:
         np.copyto(warp.rows[PRED][p], found, where=where)
 
     return run
-
-

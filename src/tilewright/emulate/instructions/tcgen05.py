@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.emulate.clocks import BEFORE, EMPTY, NOTHING, SEEN, TENSOR, join_levels
+from tilewright.emulate.clocks import BEFORE, SEEN, TENSOR
 from tilewright.emulate.faults import Fault
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.operations import new_event
@@ -35,7 +35,6 @@ from tilewright.emulate.told import told
 from tilewright.emulate.warp import Wait
 
 if TYPE_CHECKING:
-    from tilewright.emulate.clocks import Published
     from tilewright.emulate.decoder import Decoder
     from tilewright.emulate.events import AsyncEvent
     from tilewright.emulate.instructions import Outcome, Run
@@ -231,7 +230,7 @@ def tcgen05_wait(op: Decoder) -> Run:
         number = warp.clocks.now
         for event in events:
             event.marks.append((key, number))
-        warp.clocks.learn_over(where, key, number)
+        warp.clocks.learn(where, key, number, (SEEN,))
 
     return run
 
@@ -245,12 +244,7 @@ def tcgen05_fence_before(op: Decoder) -> Run:
     del op
 
     def run(warp: Warp, where: Where) -> None:
-        clocks = warp.clocks
-        clocks.raise_level(where, SEEN, BEFORE)
-        for lane in warp.lanes(where).tolist():
-            news = _only(BEFORE, clocks.outer[lane][BEFORE])
-            before = clocks.released[lane]
-            clocks.released[lane] = news if before is None else join_levels(before, news)
+        warp.clocks.raise_level(where, SEEN, BEFORE)
 
     return run
 
@@ -264,13 +258,6 @@ def tcgen05_fence_after(op: Decoder) -> Run:
         warp.clocks.raise_level(where, BEFORE, TENSOR)
 
     return run
-
-
-def _only(level: int, clock: object) -> Published:
-    """One level alone."""
-    found = [EMPTY] * len(NOTHING)
-    found[level] = clock  # type: ignore[call-overload]
-    return tuple(found)  # type: ignore[return-value]
 
 
 def _first_lane(where: Where) -> int:

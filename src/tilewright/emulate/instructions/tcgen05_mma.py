@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tilewright.emulate.clocks import BEFORE, EMPTY, SEEN, TENSOR, Clock, with_mark
+from tilewright.emulate.clocks import BEFORE, EMPTY, LEVELS, LOOSE, SEEN, TENSOR, Clock, with_mark
 from tilewright.emulate.descriptors import decode_instruction, decode_tcgen05_matrix
 from tilewright.emulate.faults import Fault, NotEmulated
 from tilewright.emulate.fragments import element_bits
@@ -354,7 +354,8 @@ def _commit_to(warp: Warp, lane: int, place: Op, thread: Thread, cta: Cta, offse
         barrier = barrier_at(warp, place, cta.shared, offset, "MBAR-10", event.who())
         # What the thread had seen to be over when it issued is over before its own instructions are.
         over = Clock({}, event.issued[SEEN].marks)
-        news = with_mark((over, EMPTY, EMPTY, over, EMPTY), thread.key, number, (SEEN, BEFORE))
+        known = tuple(over if level in {BEFORE, LOOSE} else EMPTY for level in range(LEVELS))
+        news = with_mark(known, thread.key, number, (SEEN, BEFORE))
         event.marks.append((barrier.key, barrier.phase))
         cta.arrived.append(event)
         barrier.arrive(1, place, event.who(), news)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.emulate.clocks import SEEN
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.operations import Operation, new_event
 from tilewright.emulate.registers import PRED, U32, U64
@@ -148,8 +149,7 @@ def wgmma_wait_group(op: Decoder) -> Run:
 
         def resume() -> None:
             if needed > 0:
-                # Signals without release carry it too: what has been read cannot be overwritten in time.
-                warp.clocks.learn_over(where, group.key, needed - 1)
+                warp.clocks.learn(where, group.key, needed - 1, (SEEN,))
 
         def story() -> str:
             return (
@@ -175,7 +175,7 @@ def wgmma_mma_async(op: Decoder) -> Run:
     negate_a, negate_b = (sign == -1 for sign in (signs + [1, 1])[:2])
     transposes = signs[2:]
     transposed_b = bool(transposes and transposes[-1])
-    transposed_a = bool(len(transposes) == 2 and transposes[0])  # noqa: PLR2004  (both are in memory)
+    transposed_a = bool(len(transposes) == 2 and transposes[0])
 
     def run(warp: Warp, where: Where) -> None:
         machine, cta = warp.machine, warp.cta
