@@ -123,7 +123,7 @@ def _waits_for_peer(warp: Warp) -> bool:
     extras = warp.machine.extras
     if "dealloc waits" not in extras:
         strategy = warp.machine.strategy
-        extras["dealloc waits"] = strategy.seed == 0 or strategy.random.random() < 0.5  # noqa: PLR2004
+        extras["dealloc waits"] = strategy.seed == 0 or strategy.random.random() < 0.5
     return bool(extras["dealloc waits"])
 
 

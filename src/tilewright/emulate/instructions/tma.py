@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tilewright.emulate.copy_groups import GroupCopy
 from tilewright.emulate.events import AsyncEvent
 from tilewright.emulate.faults import Fault
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.atomics import combine
 from tilewright.emulate.instructions.cluster import complete_at
-from tilewright.emulate.instructions.copies import GroupCopy, groups_of, masked_ctas
+from tilewright.emulate.instructions.copies import groups_of, masked_ctas
 from tilewright.emulate.instructions.mbarriers import place_of_barrier
 from tilewright.emulate.operations import Operation, new_event
 from tilewright.emulate.registers import S32, U16
