@@ -125,9 +125,7 @@ def decode_tcgen05_matrix(bits: int) -> MatrixDescriptor:
         _undefined("TC-20", "matrix", bits, 64, "bits 53 to 60", bits >> 53 & 0xFF, "0")
     mode = bits >> 61 & 7
     if mode not in _TCGEN05_SWIZZLES:
-        _undefined(
-            "TC-20", "matrix", bits, 64, "the swizzle (bits 61 to 63)", mode, "0, 1, 2, 4 or 6"
-        )
+        _undefined("TC-20", "matrix", bits, 64, "swizzle (bits 61 to 63)", mode, "0, 1, 2, 4 or 6")
     if bits >> 52 & 1:
         raise NotEmulated("a leading dimension as an absolute address (sm_103a)")
     return MatrixDescriptor(
@@ -218,12 +216,10 @@ def _check_reserved(bits: int, kind: str) -> None:
     for name, first, width in (("6", 6, 1), ("23", 23, 1), ("29", 29, 1), ("30 to 31", 30, 2)):
         value = bits >> first & (1 << width) - 1
         if value:
-            what = "the shift of .ws (bits 30 to 31)" if first == 30 else f"bit {name}"
+            what = "shift of .ws (bits 30 to 31)" if first == 30 else f"bit {name}"
             _undefined("TC-16", "instruction", bits, 32, what, value, "0")
     if bits & 3:
-        _undefined(
-            "TC-16", "instruction", bits, 32, "the sparsity selector", bits & 3, "0 where dense"
-        )
+        _undefined("TC-16", "instruction", bits, 32, "sparsity selector", bits & 3, "0 where dense")
     if kind != "i8" and bits >> 3 & 1:
         _undefined("TC-16", "instruction", bits, 32, "saturation (bit 3)", 1, f"0 for kind::{kind}")
     if kind == "i8" and bits >> 13 & 3:
@@ -242,7 +238,7 @@ def _field(bits: int, first: int, width: int, names: dict[int, str], what: str) 
     value = bits >> first & (1 << width) - 1
     if value not in names:
         allowed = ", ".join(f"{number} ({name})" for number, name in names.items())
-        where = f"the {what} (bits {first} to {first + width - 1})"
+        where = f"{what} (bits {first} to {first + width - 1})"
         _undefined("TC-16", "instruction", bits, 32, where, value, allowed)
     return names[value]
 
@@ -278,7 +274,7 @@ def _undefined(
 ) -> NoReturn:
     raise Fault(
         rule,
-        f"{what} of the {which} descriptor {bits:#0{width // 4 + 2}x} is {value}; allowed: {allowed}",
+        f"{which} descriptor {bits:#0{width // 4 + 2}x}: {what} = {value}; allowed: {allowed}",
         given=value,
         allowed=allowed,
     )

@@ -50,6 +50,8 @@ def race_rule(segment: Segment, new: Side, old: Side, level: int) -> tuple[str, 
     if level in {HALF, ASYNC}:
         reads_shared = isinstance(event, AsyncEvent) and event.what.endswith("store")
         return ("TMA-15" if reads_shared else "CLU-11"), "error" if level == HALF else "warning"
+    if isinstance(before, AsyncEvent) and not old[2] and before.what in _MATRIX:
+        return _matrix_rule(event, before), "error"
     for side in (event, before):
         if isinstance(side, AsyncEvent) and side.what in _RULE_OF_COPY:
             return _RULE_OF_COPY[side.what], "error"
@@ -69,6 +71,18 @@ def _answer_rule(new: Side, old: Side, level: int) -> tuple[str, str]:
         return ("CLC-11" if isinstance(new[0], AsyncEvent) else "CLC-06"), "error"
     far = old[0].warp.cta is not new[0].warp.cta
     return ("CLC-14" if far else "CLC-15"), "error"
+
+
+_MATRIX = ("wgmma", "tcgen05.mma", "tcgen05.cp")
+
+
+def _matrix_rule(event: Event | AsyncEvent, before: AsyncEvent) -> str:
+    """Shared memory that a matrix instruction reads is overwritten."""
+    if before.what != "wgmma":
+        return "TC-10"
+    if not before.marks:
+        return "WG-02"
+    return "WG-03" if event.warp.cta is before.warp.cta else "WG-04"
 
 
 _RULE_OF_COPY = {

@@ -45,6 +45,12 @@ class Asking:
 def ask(memory: TensorMemory, kind: str, asking: Asking, ctas: int) -> Asking:
     """A warp asks; what can be done is done at once."""
     asking.kind, asking.ctas = kind, ctas
+    if len(pair_of(memory.cta)) < ctas:
+        memory.cta.machine.stop(
+            "TC-19",
+            f"{asking.warp.who}: tcgen05.{kind}.cta_group::2 in a cluster without a peer",
+            asking.op,
+        )
     memory.queues.setdefault(kind, []).append(asking)
     settle(memory)
     return asking

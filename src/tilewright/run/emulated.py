@@ -153,14 +153,9 @@ class EmulatedGpu:
 
     def download(self, pointer: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An array from memory."""
-        count = int(np.prod(shape))
-        return (
-            self._arrays[pointer]
-            .view(np.uint8)[: count * np.dtype(dtype).itemsize]
-            .copy()
-            .view(dtype)
-            .reshape(shape)
-        )
+        size_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        found: NDArray[Any] = self._arrays[pointer][:size_bytes].copy().view(dtype)
+        return found.reshape(shape)
 
     def encode_map(self, spec: TensorMapSpec, address: int, what: str) -> bytes:
         """The emulator's tensor map of a tensor.

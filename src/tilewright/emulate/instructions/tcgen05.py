@@ -50,6 +50,20 @@ def ctas_of(op: Decoder) -> int:
     return 2 if op.has("cta_group::2") else 1
 
 
+def check_group(warp: Warp, op: Op, ctas: int, rule: str = "TC-04") -> None:
+    """All tcgen05 instructions of a kernel have one `.cta_group`."""
+    first = warp.machine.extras.setdefault("cta_group", (ctas, op))
+    assert isinstance(first, tuple)  # noqa: S101  (made here)
+    if first[0] != ctas:
+        warp.machine.report(
+            rule,
+            f"{warp.who}: cta_group::{ctas} in a kernel with cta_group::{first[0]}",
+            op,
+            first[1],
+            f"cta_group::{first[0]} here",
+        )
+
+
 # --- allocation -------------------------------------------------------------------------------------------------------
 
 
@@ -61,6 +75,7 @@ def tcgen05_alloc(op: Decoder) -> Run:
     ctas, place = ctas_of(op), op.op
 
     def run(warp: Warp, where: Where) -> Outcome:
+        check_group(warp, place, ctas)
         memory = tensor_memory(warp.cta)
         count = warp.first(columns, U32, where)
         with told(warp.machine, place, warp.who):
@@ -84,6 +99,7 @@ def tcgen05_dealloc(op: Decoder) -> Run:
     ctas, place = ctas_of(op), op.op
 
     def run(warp: Warp, where: Where) -> Outcome:
+        check_group(warp, place, ctas)
         memory = tensor_memory(warp.cta)
         at, count = (warp.first(row, U32, where) for row in (address, columns))
         with told(warp.machine, place, warp.who):

@@ -7,6 +7,7 @@ each CTA of its mask apart.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from tilewright.emulate.fragments import element_bits
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.copies import masked_ctas
 from tilewright.emulate.instructions.mbarriers import barrier_at, place_of_barrier
-from tilewright.emulate.instructions.tcgen05 import ctas_of
+from tilewright.emulate.instructions.tcgen05 import check_group, ctas_of
 from tilewright.emulate.operations import Operation, new_event
 from tilewright.emulate.registers import PRED, U16, U32, U64
 from tilewright.emulate.tcgen05 import (
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from tilewright.emulate.instructions import Run
     from tilewright.emulate.registers import Where
     from tilewright.emulate.tensor_memory import Thread
+    from tilewright.emulate.tmem import Copy
     from tilewright.emulate.warp import Warp
     from tilewright.ptx.flow import Op
 
@@ -119,7 +121,7 @@ def start_after(operation: Operation, first: Iterable[Operation]) -> None:
             operation.start()
 
     for number, each in list(waits_for.items()):
-        each.after_done.append(lambda number=number: one_done(number))
+        each.after_done.append(partial(one_done, number))
 
 
 # --- mma --------------------------------------------------------------------------------------------------------------
@@ -243,6 +245,7 @@ def tcgen05_mma(op: Decoder) -> Run:
         raise op.unknown(f"`{op.op.name}` with a mask of {len(mask)} words")
 
     def run(warp: Warp, where: Where) -> None:
+        check_group(warp, place, ctas)
         rows = warp.rows
         for lane in warp.lanes(where).tolist():
             one = np.array([lane])
@@ -266,7 +269,7 @@ def tcgen05_mma(op: Decoder) -> Run:
                 event = new_event(warp, lane, place, "tcgen05.mma")
                 event.level = TENSOR
                 accesses = mma.accesses(event)
-            issue(warp, event, mma.ctas, accesses, lambda mma=mma, event=event: mma.act(event))
+            issue(warp, event, mma.ctas, accesses, partial(mma.act, event))
 
     return run
 
@@ -286,6 +289,7 @@ def tcgen05_cp(op: Decoder) -> Run:
     ctas, place = ctas_of(op), op.op
 
     def run(warp: Warp, where: Where) -> None:
+        check_group(warp, place, ctas)
         for lane in warp.lanes(where).tolist():
             to = int(warp.addresses(address, np.array([lane]))[0])
             with told(warp.machine, place, warp.thread_name(lane)):
@@ -304,15 +308,20 @@ def tcgen05_cp(op: Decoder) -> Run:
                     for cta in group
                 ]
 
-            def act(group: list[Cta] = group, event: AsyncEvent = event, to: int = to) -> None:
-                source = at.element_addresses(form.rows, form.row_bytes, 1)
-                for cta in group:
-                    data = cta.machine.accesses.async_elements(event, cta.shared, source, 1)
-                    copy(tensor_memory(cta).cells, to, form, data)
-
+            act = partial(
+                _copy, event, group, at.element_addresses(form.rows, form.row_bytes, 1), to, form
+            )
             issue(warp, event, group, accesses, act)
 
     return run
+
+
+def _copy(
+    event: AsyncEvent, group: list[Cta], source: NDArray[np.int64], to: int, form: Copy
+) -> None:
+    for cta in group:
+        data = cta.machine.accesses.async_elements(event, cta.shared, source, 1)
+        copy(tensor_memory(cta).cells, to, form, data)
 
 
 # --- commit -----------------------------------------------------------------------------------------------------------
@@ -324,15 +333,16 @@ def tcgen05_commit(op: Decoder) -> Run:
     address = op.address(op.operands[0])
     space = op.spaces[0] if op.spaces else ""
     mask = op.source(op.operands[1], U16) if len(op.operands) > 1 else None
-    place = op.op
+    ctas, place = ctas_of(op), op.op
 
     def run(warp: Warp, where: Where) -> None:
+        check_group(warp, place, ctas, "TC-11")
         for lane in warp.lanes(where).tolist():
             thread = thread_of(warp, lane)
             with told(warp.machine, place, warp.thread_name(lane)):
                 at = int(warp.addresses(address, np.array([lane]))[0])
                 there = place_of_barrier(warp, place, space, at, lane)
-                targets = [there.segment.cta]
+                targets = [cta for cta in (there.segment.cta,) if cta is not None]
                 if mask is not None:
                     targets = masked_ctas(warp, lane, place, int(warp.rows[U16][mask][lane]))
             for cta in targets:

@@ -127,6 +127,14 @@ class _Box:
             next(iter(self.machine.accesses.places(warp, op, space, np.array([end]), 1, lanes)))
             for end in ends
         ]
+        repeat = self.map.mode.repeat_bytes
+        if address % repeat:
+            self.machine.report(
+                "TMA-02",
+                f"{self.who}: shared address {address:#x} of a box with swizzle {self.map.swizzle} is no multiple of "
+                f"{repeat}, so that its first row is not the pattern's",
+                op,
+            )
         self.owner = places[0].segment.cta
         self.offset = int(places[0].offsets[0])
         self.in_shared = self.moved.in_shared - (address - self.offset)
@@ -226,7 +234,8 @@ class _Box:
         if rank != (self.owner.rank if self.owner is not None else rank):
             message = f"{self.who}: the mbarrier is in CTA {rank}, the target in another, without .cta_group::2"
             if ranks is None:
-                self.machine.stop("TMA-06", message, self.op)
+                in_pair = rank ^ 1 == cta.rank
+                self.machine.stop("TMA-12" if in_pair else "TMA-06", message, self.op)
             self.machine.report(
                 "TMA-06",
                 f"{message}: only its offset counts on an H200, and the manual does not say so",

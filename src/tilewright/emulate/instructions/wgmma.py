@@ -172,7 +172,7 @@ def wgmma_mma_async(op: Decoder) -> Run:
     b = op.source(op.operands[2], U64)
     accumulates = op.source(op.operands[3], PRED)
     signs = [op.immediate(each) for each in op.operands[4:]]
-    negate_a, negate_b = (sign == -1 for sign in ([*signs, 1, 1])[:2])
+    negate_a, negate_b = (sign == -1 for sign in [*signs, 1, 1][:2])
     transposes = signs[2:]
     transposed_b = bool(transposes and transposes[-1])
     transposed_a = bool(len(transposes) == 2 and transposes[0])
