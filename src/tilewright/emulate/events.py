@@ -51,6 +51,7 @@ class AsyncEvent:
         marks: keys and times, any of which says that it is over; empty while it is not.
         what: "bulk copy", "CLC answer": for messages and for the choice of a rule.
         strong: atomic, element by element: reductions.
+        name: of what has no issuer in this launch.
         follows: events that come before it by the rules of its own pipeline.
         level: at which it must know that other asynchronous accesses are over: TENSOR for tcgen05 instructions.
     """
@@ -65,6 +66,7 @@ class AsyncEvent:
     follows: frozenset[AsyncEvent] = frozenset()
     is_async: bool = True
     is_remote: bool = False
+    name: str = ""
     level: int = SEEN
 
     def known_to(self, clock: Clock) -> bool:
@@ -77,6 +79,8 @@ class AsyncEvent:
 
     def who(self, _lane: int = 0) -> str:
         """For messages."""
+        if self.name:
+            return self.name
         return f"the {self.what} of {self.warp.thread_name(self.lane)}"
 
 

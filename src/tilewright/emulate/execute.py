@@ -36,6 +36,7 @@ def run_group(machine: Machine, group: Group) -> bool:  # noqa: C901, PLR0912, P
             step_number += 1
     fresh = True
     predicates = warp.rows[PRED]
+    covered = machine.covered
     budget = machine.options.private_steps
     while True:
         if step_number == group.join_step and not _rejoin(group, step_number):
@@ -46,6 +47,7 @@ def run_group(machine: Machine, group: Group) -> bool:  # noqa: C901, PLR0912, P
                 group.step = step_number
                 return True
             fresh = False
+        covered[step_number] = 1
         machine.executed += 1
         budget -= 1
         if budget < 0:

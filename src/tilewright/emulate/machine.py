@@ -7,6 +7,7 @@ empty, lanes parked at a branch's end are let go, then bounded waits return fals
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -16,13 +17,14 @@ from tilewright.emulate.access import Accesses
 from tilewright.emulate.clocks import NOTHING
 from tilewright.emulate.cluster import Cluster, Cta
 from tilewright.emulate.errors import Violation
+from tilewright.emulate.events import AsyncEvent
 from tilewright.emulate.execute import let_go, run_group
 from tilewright.emulate.layout import MODULE_BASE, RANK_SHIFT
-from tilewright.emulate.memory import Buffers, Segment
+from tilewright.emulate.memory import PREREQUISITE, Buffers, Segment
 from tilewright.emulate.operations import Operation
 from tilewright.emulate.special import special_values
 from tilewright.emulate.stories import deadlock_story
-from tilewright.emulate.warp import Condition, Group, Wait
+from tilewright.emulate.warp import Condition, Group, Wait, Warp
 from tilewright.ptx.finding import Finding, Severity
 
 if TYPE_CHECKING:
@@ -31,11 +33,13 @@ if TYPE_CHECKING:
     from tilewright.emulate.clocks import Published
     from tilewright.emulate.program import Program
     from tilewright.emulate.registers import Array
-    from tilewright.emulate.schedule import Agent, Strategy
-    from tilewright.emulate.warp import Warp
+    from tilewright.emulate.schedule import Agent, Name, Strategy
     from tilewright.ptx.flow import Op
 
 Triple = tuple[int, int, int]
+
+TRACE_MAX = 24
+"""Steps that are kept for the story of a failure."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Options:
     resident: int | None = None
     decline_at: frozenset[int] = frozenset()
     races: bool = True
-    steps_max: int = 2_000_000
+    steps_max: int = 500_000
     private_steps: int = 1_000_000
     findings_max: int = 20
 
@@ -79,7 +83,9 @@ class Machine:
         grid, cluster_shape, block: CTAs, CTAs of a cluster, threads, along x, y, z.
         agents: what can act now.
         pending, running, ran: clusters that have not begun, those that are there, all that were launched.
-        executed, version: warp instructions so far; changes that others can tell.
+        covered: of each step of the program, whether it ran.
+        trace: who acted last, and at which step of the program.
+        executed, steps, version: warp instructions, picks, and changes that others can tell, so far.
         extras: what instruction modules keep for a launch.
         exit_checks, end_checks: called with each CTA that leaves, and when all have.
     """
@@ -125,8 +131,10 @@ class Machine:
         self.agents: list[Agent] = []
         self.exit_checks: list[Callable[[Cta], None]] = []
         self.end_checks: list[Callable[[], None]] = []
-        self.operations_made = self.barriers_made = self.executed = self.version = 0
+        self.operations_made = self.barriers_made = self.executed = self.version = self.steps = 0
         self.extras: dict[str, object] = {}
+        self.covered = bytearray(len(program.steps))
+        self.trace: deque[tuple[Name, int]] = deque(maxlen=TRACE_MAX)
         self.accesses = Accesses(self)
         counts = [g // c for g, c in zip(grid, cluster, strict=True)]
         self.clusters = counts[0] * counts[1] * counts[2]
@@ -134,6 +142,18 @@ class Machine:
         self.running: list[Cluster] = []
         self.ran: list[int] = []
         self._fill()
+        if options.races and any(
+            step.op.node.opcode.root == "griddepcontrol" for step in program.steps
+        ):
+            self._written_before()
+
+    def _written_before(self) -> None:
+        """A kernel that may begin before its prerequisite has ended: every buffer may be its output."""
+        warp = Warp(self.running[0].ctas[0], 0, np.zeros(32, np.bool_))
+        event = AsyncEvent(self.program.steps[0].op, warp, 0, NOTHING, "grid", [(PREREQUISITE, 1)])
+        event.name = "the prerequisite grid"
+        for segment in self.global_segments[1:]:
+            segment.shadow.async_writes(event, slice(0, segment.nbytes), lambda *_: None)
 
     # --- clusters ---------------------------------------------------------------------------------
 
@@ -156,12 +176,6 @@ class Machine:
         """Which of the lanes elect.sync chooses: the first, or in seeded runs any, but always the same one."""
         count = int(np.count_nonzero(lanes))
         return self.strategy.seed * 7 % count if self.strategy.seed else 0
-
-    def next_pending(self) -> int:
-        """Which of the pending clusters a request takes: the first in turn, any in seeded runs."""
-        if self.strategy.seed == 0:
-            return 0
-        return self.strategy.random.randrange(len(self.pending))
 
     def first_cta(self, cluster: int) -> Triple:
         """%ctaid of a cluster's first CTA."""
@@ -226,16 +240,16 @@ class Machine:
             Violation: the contract is broken beyond repair, or nobody can act.
         """
         agents = self.agents
-        steps_left = self.options.steps_max
         while True:
             if not agents and not self._unblock():
                 if self.running:
                     raise Violation(deadlock_story(self))
                 break
-            steps_left -= 1
-            if steps_left < 0:
+            self.steps += 1
+            if self.steps > self.options.steps_max:
                 self._endless()
             agent = agents.pop(self.strategy.pick(agents))
+            self.trace.append((agent.name, getattr(agent, "step", -1)))
             if isinstance(agent, Group):
                 if run_group(self, agent):
                     agents.append(agent)

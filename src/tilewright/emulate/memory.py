@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from tilewright.emulate.registers import Array
     from tilewright.emulate.warp import Warp
 
-WINDOW = 1 << 40
+PREREQUISITE = ("prerequisite",)
+"""The mark that griddepcontrol.wait makes known."""
+
 BUFFER_BASE = 0x7F00_0000_0000
 BUFFER_ALIGN = 1 << 12
 RANK_MASK = (1 << RANK_SHIFT) - 1
@@ -134,6 +136,10 @@ class Buffers:
         """The buffer that begins at or last before an address."""
         place = bisect_right(self._bases, address)
         return self.segments[place - 1] if place else None
+
+    def arrays(self) -> list[Array]:
+        """The arrays in the order in which they were given an address."""
+        return self._kept
 
     def fresh(self) -> Buffers:
         """The same memory with no history, for another run."""

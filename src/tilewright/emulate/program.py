@@ -86,6 +86,7 @@ class Program:
         steps: all instructions; the kernel's own come first.
         layout: where its variables and parameters lie.
         entries: first step of each function.
+        lines: line of each step.
     """
 
     def __init__(self, module: Module, kernel: str | None = None) -> None:
@@ -111,6 +112,7 @@ class Program:
         self.steps: list[Step] = []
         for name, flow in self._flows.items():
             self._decode(name, flow)
+        self.lines = [step.op.span.line for step in self.steps]
 
     # --- functions and their order ----------------------------------------------------------------
 

@@ -36,12 +36,14 @@ def describe_race(machine: Machine, segment: Segment, new: Side, old: Side, leve
     )
 
 
-def race_rule(segment: Segment, new: Side, old: Side, level: int) -> tuple[str, str]:
+def race_rule(segment: Segment, new: Side, old: Side, level: int) -> tuple[str, str]:  # noqa: PLR0911  (a rule a case)
     """The catalogue's id for a race, and its severity; RACE where the catalogue has no rule of its own.
 
     Two writes of one value are a race as well, but change nothing: a warning.
     """
     event, before = new[0], old[0]
+    if before.who(0) == "the prerequisite grid":
+        return "PDL-01", "error"
     answers = [e for e in (event, before) if isinstance(e, AsyncEvent) and e.what == "CLC answer"]
     if answers:
         return _answer_rule(new, old, level)

@@ -16,11 +16,12 @@ class Outcome:
 
     Attributes:
         seed: that replays it.
-        picks: who acted, step by step, as places in the list of those that could.
+        picks: its decisions (see `schedule`): with `resident` and `decline_at` they replay it.
         findings: in the order found; the last ended the run if it did not end by itself.
         ended: whether every CTA has left.
-        instructions: warp instructions executed.
-        covered: numbers of the steps that ran.
+        instructions, steps: warp instructions executed; turns that agents had.
+        covered: lines that ran.
+        trace: the last steps before the end, as text.
         ran: clusters that were launched, and those that cluster launch control cancelled.
     """
 
@@ -29,6 +30,9 @@ class Outcome:
     findings: tuple[Finding, ...]
     ended: bool
     instructions: int
+    steps: int = 0
+    covered: frozenset[int] = frozenset()
+    trace: tuple[str, ...] = ()
     ran: tuple[int, ...] = ()
     cancelled: tuple[int, ...] = ()
     declined: int = 0
@@ -52,11 +56,17 @@ class Report:
 
     Attributes:
         outcomes: the runs in order.
-        failing: the first that failed, and None if none did.
+        lines: of the kernel and what it calls that hold an instruction.
     """
 
     kernel: str
     outcomes: list[Outcome] = field(default_factory=list)
+    lines: frozenset[int] = frozenset()
+
+    @property
+    def covered(self) -> frozenset[int]:
+        """Lines that some schedule ran."""
+        return frozenset().union(*(outcome.covered for outcome in self.outcomes))
 
     @property
     def failing(self) -> Outcome | None:

@@ -1,10 +1,13 @@
-"""Who acts next: a strategy picks one of the agents that can, and what it picked is kept for a replay.
+"""Who acts next: a strategy decides, and what it decided is kept for a replay.
 
-round_robin   everybody in turn
-random        anybody
-pct           priorities drawn at first, lowered at a few steps: finds rare orders (Burckhardt et al., 2010)
-delay         one CTA acts only when nobody else can
-replay        the picks of an earlier run, then everybody in turn
+    round_robin   everybody in turn
+    random        anybody
+    pct           priorities drawn at first, lowered at a few steps: finds rare orders (Burckhardt et al., 2010)
+    delay         one CTA acts only when nobody else can
+    replay        the decisions of an earlier run as far as they go, then everybody in turn
+
+A decision is a number below the number of choices: which agent acts, whether a bounded wait gives up at once,
+which pending cluster a request takes. 0 is always the plain choice.
 """
 
 from __future__ import annotations
@@ -29,10 +32,11 @@ class Agent(Protocol):
 
 
 class Strategy:
-    """Picks agents; the base takes everybody in turn.
+    """Decides; the base takes everybody in turn.
 
     Attributes:
-        picks: places in the list of agents that were picked so far.
+        picks: the decisions so far.
+        choices: how many there were to choose from, one a decision.
         random: for what is left open besides the order.
     """
 
@@ -40,34 +44,53 @@ class Strategy:
         self.seed = seed
         self.random = random.Random(seed)  # noqa: S311  (a schedule, no secret)
         self.picks: list[int] = []
+        self.choices: list[int] = []
 
     def pick(self, agents: Sequence[Agent]) -> int:
         """The place of the agent that acts next."""
-        place = self._choose(agents) if len(agents) > 1 else 0
-        self.picks.append(place)
-        return place
+        if len(agents) == 1:
+            return 0
+        return self._keep(self._choose(agents), len(agents))
 
     def gives_up(self) -> bool:
         """Whether a bounded wait that could block returns false at once."""
-        return False
+        return bool(self._keep(self._gives_up(), 2))
+
+    def pending(self, clusters: int) -> int:
+        """Which of the pending clusters a request takes."""
+        return self._keep(self._pending(clusters), clusters) if clusters > 1 else 0
+
+    def _keep(self, decision: int, choices: int) -> int:
+        self.picks.append(decision)
+        self.choices.append(choices)
+        return decision
 
     def _choose(self, agents: Sequence[Agent]) -> int:
         del agents
         return 0
 
+    def _gives_up(self) -> int:
+        return 0
+
+    def _pending(self, clusters: int) -> int:
+        del clusters
+        return 0
+
 
 class RandomStrategy(Strategy):
-    """Anybody, with equal chance."""
-
-    def gives_up(self) -> bool:
-        """One bounded wait of four."""
-        return self.random.random() < 0.25
+    """Anybody, with equal chance; one bounded wait of four gives up."""
 
     def _choose(self, agents: Sequence[Agent]) -> int:
         return self.random.randrange(len(agents))
 
+    def _gives_up(self) -> int:
+        return int(self.random.random() < 0.25)
 
-class PctStrategy(Strategy):
+    def _pending(self, clusters: int) -> int:
+        return self.random.randrange(clusters)
+
+
+class PctStrategy(RandomStrategy):
     """Strict priorities by agent, lowered at `depth` steps of about `length`."""
 
     def __init__(self, seed: int, depth: int = 3, length: int = 2000) -> None:
@@ -75,10 +98,6 @@ class PctStrategy(Strategy):
         self._priorities: dict[Name, float] = {}
         self._changes = {self.random.randrange(length) for _ in range(depth)}
         self._lowest = 0.0
-
-    def gives_up(self) -> bool:
-        """One bounded wait of eight, so that whoever has priority does not wait for ever."""
-        return self.random.random() < 0.125
 
     def _choose(self, agents: Sequence[Agent]) -> int:
         for agent in agents:
@@ -91,8 +110,8 @@ class PctStrategy(Strategy):
         return best
 
 
-class DelayStrategy(Strategy):
-    """One CTA, and whatever it has issued, comes last; the others in random order."""
+class DelayStrategy(RandomStrategy):
+    """One CTA of each cluster comes last; the others in random order."""
 
     def __init__(self, seed: int, rank: int) -> None:
         super().__init__(seed)
@@ -104,15 +123,17 @@ class DelayStrategy(Strategy):
 
 
 class ReplayStrategy(Strategy):
-    """The picks of an earlier run as far as they go."""
+    """The decisions of an earlier run as far as they go."""
 
     def __init__(self, picks: Sequence[int], seed: int = 0) -> None:
         super().__init__(seed)
         self._given = list(picks)
 
-    def _choose(self, agents: Sequence[Agent]) -> int:
-        step = len(self.picks)
-        return min(self._given[step], len(agents) - 1) if step < len(self._given) else 0
+    def _keep(self, decision: int, choices: int) -> int:
+        place = len(self.picks)
+        if place < len(self._given):
+            decision = min(self._given[place], choices - 1)
+        return super()._keep(decision, choices)
 
 
 STRATEGIES = ("round_robin", "random", "pct", "delay")

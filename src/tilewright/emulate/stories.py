@@ -9,6 +9,8 @@ import numpy as np
 from tilewright.emulate.warp import lanes_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tilewright.emulate.machine import Machine
     from tilewright.emulate.warp import Group
     from tilewright.ptx.finding import Finding
@@ -63,3 +65,18 @@ def _names(groups: list[Group]) -> str:
                 warps[member.warp.index % 32] = True
             parts.append(f"{who} {lanes_text(warps).replace('lane', 'warp')}")
     return " and ".join(parts)
+
+
+def trace_text(machine: Machine) -> Iterator[str]:
+    """The last steps, oldest first: who acted, and the instruction."""
+    for (cluster, rank, warp, lane), number in machine.trace:
+        who = f"cluster {cluster} CTA {rank}"
+        if number < 0:
+            yield (
+                f"{who} begins"
+                if warp == -1
+                else f"an operation issued in cluster {cluster} goes on"
+            )
+            continue
+        step = machine.program.steps[number]
+        yield f"{who} warp {warp} lane {lane}: line {step.op.span.line} {step.op.name}"

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.emulate.clocks import SEEN
 from tilewright.emulate.instructions import GONE, instruction
+from tilewright.emulate.memory import PREREQUISITE
 from tilewright.emulate.registers import U32, U64
 from tilewright.emulate.warp import ALL, Frame
 from tilewright.ptx.nodes import Group as Arguments, Name
@@ -116,18 +118,23 @@ def pause(op: Decoder) -> Run:
     return _nothing
 
 
-@instruction("setmaxnreg", "griddepcontrol.launch_dependents", "discard", "applypriority")
+@instruction("setmaxnreg", "discard", "applypriority")
 def advice(op: Decoder) -> Run:
     """Nothing that a result depends on."""
     del op
     return _nothing
 
 
-@instruction("griddepcontrol.wait", visible=True)
-def dependency_wait(op: Decoder) -> Run:
-    """The prerequisite grid is over before this one begins here."""
-    del op
-    return _nothing
+@instruction("griddepcontrol.wait", "griddepcontrol.launch_dependents", visible=True)
+def dependency(op: Decoder) -> Run:
+    """From .wait on, what the prerequisite grid wrote may be used; launching dependents changes nothing here."""
+    if op.has("launch_dependents"):
+        return _nothing
+
+    def run(warp: Warp, where: Where) -> None:
+        warp.clocks.learn(where, PREREQUISITE, 1, (SEEN,))
+
+    return run
 
 
 @instruction("prefetch", "prefetchu", "cp.async.bulk.prefetch")

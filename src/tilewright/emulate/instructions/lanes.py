@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.program import lanes_of
 from tilewright.emulate.registers import DTYPES, F32, PRED, S32, U32, U64
+from tilewright.emulate.warp import lanes_text
 
 if TYPE_CHECKING:
     from tilewright.emulate.decoder import Decoder
@@ -155,9 +156,15 @@ def elect(op: Decoder) -> Run:
     first, second = op.pair(op.operands[0])
     d = op.destination(first, U32)
     p = op.destination(second, PRED) if second is not None else op.program.scratch(1)
+    mask, place = op.source(op.operands[1], U32), op.op
 
     def run(warp: Warp, where: Where) -> None:
         lanes = active(where)
+        left = lanes_of(warp.first(mask, U32, where)) & ~lanes
+        if left.any():
+            warp.machine.stop(
+                "EL-01", f"{warp.who} {lanes_text(left)}: named by elect.sync, and gone", place
+            )
         leader = int(np.flatnonzero(lanes)[warp.machine.elected(lanes)])
         np.copyto(warp.rows[U32][d], np.uint32(leader), where=where)
         np.copyto(warp.rows[PRED][p], leader == _LANE, where=where)

@@ -156,7 +156,7 @@ class _Request:
         number, requests.made = requests.made, requests.made + 1
         words = self.answer.view(np.uint64)
         if machine.pending and number not in machine.options.decline_at:
-            cluster = machine.pending.pop(machine.next_pending())
+            cluster = machine.pending.pop(machine.strategy.pending(len(machine.pending)))
             requests.taken[cluster] = self.op
             requests.granted += 1
             x, y, z = machine.first_cta(cluster)
