@@ -1,6 +1,6 @@
 """The command line: parse, call, print.
 
-Exit codes: 0 done; 1 a refuted validation; 2 misuse or bad input. Errors go to standard error and name
+Exit codes: 0 done; 1 findings or a refuted validation; 2 misuse or bad input. Errors go to standard error and name
 what was given, what is allowed and the nearest thing that works.
 """
 
@@ -15,6 +15,7 @@ import typer
 from tilewright import __version__
 from tilewright.cli_audit import audit
 from tilewright.cli_bench import bench_app, calibrate, check_app
+from tilewright.cli_check import check
 from tilewright.cli_emit import emit_app
 from tilewright.cli_options import (
     BudgetOption,
@@ -43,6 +44,7 @@ app.add_typer(check_app, name="run")
 app.add_typer(bench_app, name="bench")
 app.command()(calibrate)
 app.command()(audit)
+app.command()(check)
 app.add_typer(run_app)  # its commands stand beside the others
 
 

@@ -63,6 +63,18 @@ class Expected:
         )
 
 
+def vary(
+    seed: int, clusters: int, resident: int | None, decline_at: frozenset[int] | None
+) -> tuple[int | None, frozenset[int]]:
+    """Clusters at once and early declines of a seed's schedule, where they are left open (None)."""
+    rng = random.Random(seed)  # noqa: S311  (a schedule, no secret)
+    if seed and resident is None and rng.random() < 0.8:
+        resident = rng.randint(1, max(1, min(clusters, 4)))
+    if seed and decline_at is None and rng.random() < 0.4:
+        decline_at = frozenset(i for i in range(2 * clusters) if rng.random() < 0.3)
+    return resident, decline_at or frozenset()
+
+
 class Explorer:
     """Schedules of one launch.
 
@@ -98,13 +110,8 @@ class Explorer:
 
     def options(self, seed: int) -> Options:
         """How a seed's schedule is run."""
-        resident, declines = self.resident, self.decline_at or frozenset()
-        if self._requests and seed:
-            rng = random.Random(seed)  # noqa: S311  (a schedule, no secret)
-            if resident is None and rng.random() < 0.8:
-                resident = rng.randint(1, max(1, min(self._clusters, 4)))
-            if self.decline_at is None and rng.random() < 0.4:
-                declines = frozenset(i for i in range(2 * self._clusters) if rng.random() < 0.3)
+        seeded = seed if self._requests else 0
+        resident, declines = vary(seeded, self._clusters, self.resident, self.decline_at)
         return Options(resident=resident, decline_at=declines, races=self.races)
 
     def run(self, seed: int) -> Outcome:

@@ -15,7 +15,6 @@ from tilewright.emulate.memory import Buffers
 from tilewright.emulate.program import Program, choose_kernel
 from tilewright.emulate.report import CheckFailed, Outcome, Report
 from tilewright.emulate.schedule import strategy_for
-from tilewright.emulate.stories import trace_text
 from tilewright.errors import BadInput
 from tilewright.ptx import parse_ptx, parse_ptx_file
 from tilewright.ptx.flow import constant
@@ -81,7 +80,7 @@ class Launch:
             covered=frozenset(
                 line for line, ran in zip(self.program.lines, machine.covered, strict=True) if ran
             ),
-            trace=() if ended else tuple(trace_text(machine)),
+            trace=machine.story,
             ran=tuple(machine.ran),
             cancelled=tuple(getattr(requests, "taken", ())),
             declined=getattr(requests, "declined", 0),

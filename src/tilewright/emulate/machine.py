@@ -23,7 +23,7 @@ from tilewright.emulate.layout import MODULE_BASE, RANK_SHIFT
 from tilewright.emulate.memory import PREREQUISITE, Buffers, Segment
 from tilewright.emulate.operations import Operation
 from tilewright.emulate.special import special_values
-from tilewright.emulate.stories import deadlock_story
+from tilewright.emulate.stories import deadlock_story, trace_text
 from tilewright.emulate.warp import Condition, Group, Wait, Warp
 from tilewright.ptx.finding import Finding, Severity
 
@@ -84,7 +84,7 @@ class Machine:
         agents: what can act now.
         pending, running, ran: clusters that have not begun, those that are there, all that were launched.
         covered: of each step of the program, whether it ran.
-        trace: who acted last, and at which step of the program.
+        trace, story: who acted last, and at which step of the program; the same as text at the first error.
         executed, steps, version: warp instructions, picks, and changes that others can tell, so far.
         extras: what instruction modules keep for a launch.
         exit_checks, end_checks: called with each CTA that leaves, and when all have.
@@ -134,6 +134,7 @@ class Machine:
         self.operations_made = self.barriers_made = self.executed = self.version = self.steps = 0
         self.extras: dict[str, object] = {}
         self.covered = bytearray(len(program.steps))
+        self.story: tuple[str, ...] = ()
         self.trace: deque[tuple[Name, int]] = deque(maxlen=TRACE_MAX)
         self.accesses = Accesses(self)
         counts = [g // c for g, c in zip(grid, cluster, strict=True)]
@@ -243,6 +244,7 @@ class Machine:
         while True:
             if not agents and not self._unblock():
                 if self.running:
+                    self.tell_story()
                     raise Violation(deadlock_story(self))
                 break
             self.steps += 1
@@ -320,6 +322,11 @@ class Machine:
             other_says,
         )
 
+    def tell_story(self) -> None:
+        """Keep the steps that led to the first error."""
+        if not self.story:
+            self.story = tuple(trace_text(self))
+
     def report(
         self,
         rule: str,
@@ -338,6 +345,8 @@ class Machine:
         level: Severity = "warning" if severity == "warning" else "error"
         found = self.finding(rule, message, op, other, other_says, level)
         self.findings.append(found)
+        if level == "error":
+            self.tell_story()
         if len(self.findings) >= self.options.findings_max:
             raise Violation(found)
 
@@ -349,6 +358,7 @@ class Machine:
         Raises:
             Violation: always.
         """
+        self.tell_story()
         raise Violation(self.finding(rule, message, op, other, other_says))
 
 

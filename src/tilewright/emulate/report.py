@@ -21,7 +21,7 @@ class Outcome:
         ended: whether every CTA has left.
         instructions, steps: warp instructions executed; turns that agents had.
         covered: lines that ran.
-        trace: the last steps before the end, as text.
+        trace: the steps before the first error, as text.
         ran: clusters that were launched, and those that cluster launch control cancelled.
     """
 

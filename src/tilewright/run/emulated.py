@@ -38,6 +38,7 @@ class EmulatedGpu:
     Attributes:
         architecture: what to compile for.
         seed: of the next launch's schedule.
+        options: of the next launch.
         outcomes: what each launch came to.
     """
 
@@ -62,7 +63,7 @@ class EmulatedGpu:
         self.architecture = architecture
         self.seed = seed
         self.outcomes: list[Outcome] = []
-        self._options = Options(resident=resident, decline_at=frozenset(decline_at), races=races)
+        self.options = Options(resident=resident, decline_at=frozenset(decline_at), races=races)
         self._resident = resident
         self._buffers = Buffers()
         self._arrays: dict[int, NDArray[np.uint8]] = {}
@@ -121,7 +122,7 @@ class EmulatedGpu:
                 buffers=self._buffers,
             )
         ready = replace(ready, grid=(ctas, 1, 1), arguments=argument)
-        outcome = ready.run(strategy_for(self.seed, max(cluster, 1)), self._options)
+        outcome = ready.run(strategy_for(self.seed, max(cluster, 1)), self.options)
         self.outcomes.append(outcome)
         report = Report(ready.program.name, [outcome])
         if report.verdict == "fail":
