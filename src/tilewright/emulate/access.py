@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilewright.emulate.cluster import Cta
     from tilewright.emulate.machine import Machine
     from tilewright.emulate.registers import Array
+    from tilewright.emulate.shadow import Report
     from tilewright.emulate.warp import Warp
     from tilewright.ptx.flow import Op
 
@@ -167,13 +168,8 @@ class Accesses:
             "initialised here",
         )
 
-    def _reporter(self, segment: Segment):  # type: ignore[no-untyped-def]  # noqa: ANN202
-        def report(new, lane, writes, old, old_lane, old_writes, level) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-            describe_race(
-                self.machine, segment, (new, lane, writes), (old, old_lane, old_writes), level
-            )
-
-        return report
+    def _reporter(self, segment: Segment) -> Report:
+        return lambda new, old, level: describe_race(self.machine, segment, new, old, level)
 
     # --- copies -----------------------------------------------------------------------------------
 

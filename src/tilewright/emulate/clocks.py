@@ -156,10 +156,7 @@ class LaneClocks:
         levels = []
         for level, clock in enumerate(outer):
             times = clock.columns.get(self.cluster)
-            if times is None:
-                times = np.zeros(self.columns, np.int32)
-            else:
-                times = times.copy()
+            times = np.zeros(self.columns, np.int32) if times is None else times.copy()
             mine = times[self.base : self.base + LANES]
             np.maximum(mine, known[level], out=mine)
             levels.append(Clock({**clock.columns, self.cluster: times}, clock.marks))

@@ -41,6 +41,10 @@ class Cta:
         extras: what instruction modules keep for a CTA (TMEM).
     """
 
+    cluster: Cluster
+    rank: int
+    ctaid: tuple[int, int, int]
+
     def __init__(self, cluster: Cluster, rank: int, ctaid: tuple[int, int, int]) -> None:
         self.cluster = cluster
         self.machine = cluster.machine
@@ -140,15 +144,19 @@ class Cluster:
     Attributes:
         index: its place in the grid, x fastest.
         first_cta: %ctaid of rank 0.
-        taken_by: the request that cancelled it.
+        place: %clusterid.
     """
+
+    index: int
+    ctas: list[Cta]
+    place: tuple[int, int, int]
 
     def __init__(self, machine: Machine, index: int) -> None:
         self.machine = machine
         self.index = index
         shape = machine.cluster_shape
         x, y, z = self.first_cta = machine.first_cta(index)
-        self.place = tuple(i // c for i, c in zip(self.first_cta, shape, strict=True))
+        self.place = (x // shape[0], y // shape[1], z // shape[2])
         self.ctas = [
             Cta(
                 self,

@@ -142,13 +142,19 @@ class Decoder:
         if isinstance(operand, Name):
             declared = KIND_OF_TYPE.get(self.flow.type_of(operand.name).removeprefix("."))
             if declared is not None and WIDTHS[declared] != WIDTHS[kind]:
-                signed = type_.startswith("s") and declared not in {PRED}
+                signed = type_.startswith("s") and declared != PRED
                 return _SIGNED.get(WIDTHS[declared], declared) if signed else _PLAIN[declared]
         return kind
 
     def is_dynamic(self, operand: Operand) -> bool:
         """Whether it is a special register that changes while the warp runs."""
         return isinstance(operand, Name) and operand.name in _DYNAMIC
+
+    def predicate(self, operand: Operand) -> tuple[int, bool]:
+        """The row of a predicate operand, and whether it is negated."""
+        if isinstance(operand, Unary) and operand.operator == "!":
+            return self.source(operand.operand, PRED), True
+        return self.source(operand, PRED), False
 
     def elements(self, operand: Operand) -> tuple[Operand, ...]:
         """The parts of a vector; a lone operand is one part."""
@@ -188,7 +194,7 @@ class Decoder:
             raise self.unknown(f"`{name}`, which nothing declares,")
         return known
 
-    def constant_expression(self, operand: Operand) -> tuple[str, int]:
+    def constant_expression(self, operand: Operand) -> tuple[str, int]:  # noqa: PLR0911  (a case a node)
         """A literal, or a symbol plus bytes: (symbol or "", value)."""
         match operand:
             case Integer():

@@ -23,7 +23,7 @@ class NotModelled(TilewrightError):
         self.span = span
 
 
-class Violation(Exception):  # noqa: N818  (it is what happened)
+class Violation(Exception):
     """A break of the contract after which the machine's state means nothing; ends the schedule."""
 
     def __init__(self, finding: Finding) -> None:

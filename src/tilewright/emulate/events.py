@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.emulate.clocks import SEEN
 
@@ -78,6 +78,14 @@ class AsyncEvent:
     def who(self, _lane: int = 0) -> str:
         """For messages."""
         return f"the {self.what} of {self.warp.thread_name(self.lane)}"
+
+
+class Side(NamedTuple):
+    """One side of a race."""
+
+    event: Event | AsyncEvent
+    lane: int
+    writes: bool
 
 
 def same_event(last: Event | None, warp: Warp, op: Op, time: int) -> bool:

@@ -9,16 +9,17 @@ import numpy as np
 from tilewright.emulate.instructions import GONE
 from tilewright.emulate.program import NOWHERE, lanes_of
 from tilewright.emulate.registers import PRED, U32
-from tilewright.emulate.warp import Group, Join, Wait
+from tilewright.emulate.warp import Group, Join
 
 if TYPE_CHECKING:
+    from tilewright.emulate.instructions import Outcome
     from tilewright.emulate.machine import Machine
     from tilewright.emulate.program import Step
     from tilewright.emulate.registers import Array, Where
     from tilewright.emulate.warp import Warp
 
 
-def run_group(machine: Machine, group: Group) -> bool:
+def run_group(machine: Machine, group: Group) -> bool:  # noqa: C901, PLR0912, PLR0915  (the loop that all runs in)
     """Run a group until the next visible instruction, or until it waits, parks or leaves.
 
     Returns:
@@ -37,7 +38,7 @@ def run_group(machine: Machine, group: Group) -> bool:
     predicates = warp.rows[PRED]
     budget = machine.options.private_steps
     while True:
-        if step_number == group.join_step and not _rejoin(machine, group, step_number):
+        if step_number == group.join_step and not _rejoin(group, step_number):
             return False
         step = steps[step_number]
         if step.visible:
@@ -61,12 +62,10 @@ def run_group(machine: Machine, group: Group) -> bool:
                 continue
             if count != 32 and (where is True or count != np.count_nonzero(where)):
                 outcome = _run_guarded(machine, group, step, step_number, active)
-                if outcome is GONE:
-                    return False
-                if outcome.__class__ is Wait:
-                    return machine.hold(group, outcome, step_number)
-                step_number = outcome
-                continue
+                if isinstance(outcome, int):
+                    step_number = outcome
+                    continue
+                return outcome is not GONE and machine.hold(group, outcome, step_number)
         if step.target != NOWHERE:
             step_number = step.target
             continue
@@ -87,7 +86,7 @@ def run_group(machine: Machine, group: Group) -> bool:
 
 def _run_guarded(
     machine: Machine, group: Group, step: Step, step_number: int, active: Array
-) -> int | str | Wait:
+) -> Outcome:
     """An instruction whose guard holds in some lanes only: the next step, GONE, or a Wait."""
     if step.target != NOWHERE:
         split(machine, group, active, step.target, step.join)
@@ -110,7 +109,7 @@ def _run_guarded(
     outcome = step.run(group.warp, where)
     if outcome is None:
         return step_number + 1
-    return outcome  # type: ignore[no-any-return]
+    return outcome
 
 
 # --- parting and meeting ------------------------------------------------------------------------------
@@ -131,7 +130,7 @@ def split(machine: Machine, group: Group, away: Array, target: int, join: int) -
     return other
 
 
-def _rejoin(machine: Machine, group: Group, step_number: int) -> bool:
+def _rejoin(group: Group, step_number: int) -> bool:
     """At the end of a branch's sides: whether the group goes on, with those that waited for it."""
     while group.join_step == step_number:
         here = group.joins[-1]
@@ -222,34 +221,31 @@ def gather_at(machine: Machine, warp: Warp, step_number: int, runner: Group | No
     groups = [g for g in warp.groups if g.meeting is not None and g.step == step_number]
     if not groups:
         return False
-    needed = groups[0].meeting
-    for each in groups[1:]:
-        if needed is not None and each.meeting is not None:
-            needed = needed | each.meeting
-    if needed is None:
-        return False
-    needed = needed & warp.alive
+    wanted = [g.meeting for g in groups if g.meeting is not None]
+    needed = np.logical_or.reduce(wanted) & warp.alive
     together = np.logical_or.reduce([g.lanes for g in groups])
     if not np.array_equal(together & needed, needed):
         return False
     first = runner if runner is not None else groups[0]
-    common = first.joins
-    for other in groups:
-        common = tuple(j for j in common if j in other.joins)
+    _merge(machine, first, groups, together)
+    if runner is None:
+        machine.add_agent(first)
+    return True
+
+
+def _merge(machine: Machine, first: Group, groups: list[Group], together: Array) -> None:
+    """Several groups become one, which meets others only where all of them were going to."""
+    common = tuple(j for j in first.joins if all(j in other.joins for other in groups))
     for each in groups:
         each.meeting = None
         for join in each.joins:
             if join not in common:
                 join.lanes &= ~each.lanes
                 settle(machine, join)
-    for other in groups:
-        if other is not first:
-            warp.groups.remove(other)
+        if each is not first:
+            each.warp.groups.remove(each)
     first.set_lanes(together)
     first.set_joins(common)
-    if runner is None:
-        machine.add_agent(first)
-    return True
 
 
 def take_out(machine: Machine, group: Group, lanes: Array) -> None:

@@ -182,7 +182,7 @@ def _triple(name: str, given: int | Sequence[int]) -> Triple:
         raise BadInput(
             f"{name} {given} is not one to three positive numbers", given=given, allowed="(x, y, z)"
         )
-    x, y, z = (values + [1, 1])[:3]
+    x, y, z = ([*values, 1, 1])[:3]
     return x, y, z
 
 

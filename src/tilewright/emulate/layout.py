@@ -155,7 +155,7 @@ class KernelLayout:
         nbytes = _element_bytes(variable) * _count(declarator)
         return Symbol(space, self._areas[space].take(nbytes, _align(variable)), nbytes)
 
-    def _encode(self, value: Operand, type_: str) -> list[bytes]:
+    def _encode(self, value: Operand, type_: str) -> list[bytes]:  # noqa: PLR0911  (a case a node)
         """An initialiser as bytes, element by element."""
         size = BYTES_OF_TYPE.get(type_, 1)
         match value:
@@ -176,9 +176,8 @@ class KernelLayout:
                 whole = int.from_bytes(self._encode(value.argument, "b64")[0], "little")
                 shift = (mask & -mask).bit_length() - 1
                 return [bytes([(whole & mask) >> shift & 0xFF])]
-            case Apply(argument=Name()):
-                known = value.argument.name in self.symbols
-                address = self.address(f"generic({value.argument.name})") if known else 0
+            case Apply(argument=Name(name=name)):
+                address = self.address(f"generic({name})") if name in self.symbols else 0
                 return [address.to_bytes(8, "little")]
         raise BadInput("an initialiser of this form is not emulated", given=value)
 

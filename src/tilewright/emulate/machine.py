@@ -8,7 +8,7 @@ empty, lanes parked at a branch's end are let go, then bounded waits return fals
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tilewright.emulate.errors import Violation
 from tilewright.emulate.execute import let_go, run_group
 from tilewright.emulate.layout import MODULE_BASE, RANK_SHIFT
 from tilewright.emulate.memory import Buffers, Segment
+from tilewright.emulate.operations import Operation
 from tilewright.emulate.special import special_values
 from tilewright.emulate.stories import deadlock_story
 from tilewright.emulate.warp import Condition, Group, Wait
@@ -72,7 +73,24 @@ class Start:
 
 
 class Machine:
-    """One launch of one kernel."""
+    """One launch of one kernel.
+
+    Attributes:
+        grid, cluster_shape, block: CTAs, CTAs of a cluster, threads, along x, y, z.
+        agents: what can act now.
+        pending, running, ran: clusters that have not begun, those that are there, all that were launched.
+        executed, version: warp instructions so far; changes that others can tell.
+        extras: what instruction modules keep for a launch.
+        exit_checks, end_checks: called with each CTA that leaves, and when all have.
+    """
+
+    grid: Triple
+    cluster_shape: Triple
+    block: Triple
+    warps_per_cta: int
+    clusters: int
+    shared_bytes: int
+    dynamic_shared_bytes: int
 
     def __init__(
         self,
@@ -164,10 +182,8 @@ class Machine:
             warp.banks[width][row] = special_values(warp, name)
         for (name, offset, width), row in self.program.addresses.items():
             address = self.program.layout.address(name) + offset
-            symbol = self.program.layout.symbols.get(name)
-            if symbol is not None and symbol.space == "shared":
-                address += warp.cta.rank << RANK_SHIFT
-            elif name.startswith("generic(") and address >> 40 == 1:
+            plain = name.removeprefix("generic(").removesuffix(")")
+            if self.program.layout.symbols[plain].space == "shared":
                 address += warp.cta.rank << RANK_SHIFT
             warp.banks[width][row] = address & ((1 << width) - 1)
 
@@ -185,13 +201,14 @@ class Machine:
         """What was waited for has changed: whoever finds it to be ready can act."""
         if not condition.waiting:
             return
-        still = []
-        for group in condition.waiting:
-            if group.wait is not None and group.wait.on is condition and group.wait.ready():
+        waiting, condition.waiting = condition.waiting, []
+        for group in waiting:
+            if group.wait is None or group.wait.on is not condition:
+                continue
+            if group.wait.ready():
                 self.add_agent(group)
-            elif group.wait is not None and group.wait.on is condition:
-                still.append(group)
-        condition.waiting = still
+            else:
+                condition.waiting.append(group)
 
     def hold(self, group: Group, wait: Wait, step_number: int) -> bool:
         """A group waits at a step: whether it can act nevertheless."""
@@ -219,12 +236,12 @@ class Machine:
             if steps_left < 0:
                 self._endless()
             agent = agents.pop(self.strategy.pick(agents))
-            if agent.__class__ is Group:
+            if isinstance(agent, Group):
                 if run_group(self, agent):
                     agents.append(agent)
-            elif agent.__class__ is Start:
+            elif isinstance(agent, Start):
                 agent.cta.start()
-            elif agent.act():
+            elif isinstance(agent, Operation) and agent.act():
                 agents.append(agent)
         for check in self.end_checks:
             check()
@@ -248,9 +265,9 @@ class Machine:
                 return True
         for group in groups:
             wait = group.wait
-            if wait is None or wait.gives_up is None or group.version == self.version:
+            if wait is None or wait.gives_up is None or group.asked_at == self.version:
                 continue
-            group.version = self.version
+            group.asked_at = self.version
             wait.on.waiting.remove(group)
             wait.gives_up()
             group.wait = None
@@ -312,7 +329,7 @@ class Machine:
 
     def stop(
         self, rule: str, message: str, op: Op, other: Op | None = None, other_says: str = ""
-    ) -> None:
+    ) -> NoReturn:
         """End the schedule with a finding: the state after it means nothing.
 
         Raises:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from tilewright.emulate.clocks import (
     BEFORE,
-    EMPTY,
     NOTHING,
     SEEN,
     Published,

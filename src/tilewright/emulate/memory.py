@@ -138,8 +138,8 @@ class Buffers:
     def fresh(self) -> Buffers:
         """The same memory with no history, for another run."""
         other = Buffers()
-        other._known, other._kept, other._bases = self._known, self._kept, self._bases  # noqa: SLF001
-        other._next = self._next  # noqa: SLF001
+        other._known, other._kept, other._bases = self._known, self._kept, self._bases
+        other._next = self._next
         other.segments = [Segment(s.name, s.base, s.data) for s in self.segments]
         return other
 
@@ -157,7 +157,7 @@ class Place(NamedTuple):
     lanes: Array
 
 
-class NoSuchAddress(Exception):  # noqa: N818  (it is what happened)
+class NoSuchAddress(Exception):
     """An address that names nothing: what is wrong with it, and the lane."""
 
     def __init__(self, what: str, lane: int, rule: str = "OOB") -> None:
@@ -214,12 +214,9 @@ class Spaces:
     def _keys(self, space: str, addresses: Array) -> Array:
         """What tells segments apart: the rank, or the buffer's place in the list."""
         if space.startswith("shared"):
-            found: Array = addresses >> RANK_SHIFT
-            return found
+            return addresses >> RANK_SHIFT
         if space == "global":
-            bases = self.machine.global_bases
-            found = np.searchsorted(bases, addresses, side="right") - 1
-            return found
+            return np.searchsorted(self.machine.global_bases, addresses, side="right") - 1
         return np.zeros(addresses.shape, np.int64)
 
     def _place(self, space: str, key: int, addresses: Array, nbytes: int, lanes: Array) -> Place:

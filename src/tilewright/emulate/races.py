@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SEEN, TENSOR
-from tilewright.emulate.events import AsyncEvent, Event
+from tilewright.emulate.events import AsyncEvent, Event, Side
 
 if TYPE_CHECKING:
     from tilewright.emulate.machine import Machine
     from tilewright.emulate.memory import Segment
-
-Side: TypeAlias = "tuple[Event | AsyncEvent, int, bool]"
-"""An access: its event, the lane, whether it writes."""
 
 
 def describe_race(machine: Machine, segment: Segment, new: Side, old: Side, level: int) -> None:

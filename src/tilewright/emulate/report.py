@@ -37,7 +37,7 @@ class Outcome:
 
     @property
     def verdict(self) -> Verdict:
-        """fail if there is an error or the run did not end."""
+        """Fail if there is an error or the run did not end."""
         return "fail" if self.errors or not self.ended else "pass"
 
     @property
@@ -65,7 +65,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """fail if any schedule failed."""
+        """Fail if any schedule failed."""
         return "fail" if self.failing is not None else "pass"
 
     @property

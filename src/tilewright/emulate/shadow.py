@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SEEN, TENSOR
-from tilewright.emulate.events import AsyncEvent, Event
+from tilewright.emulate.events import AsyncEvent, Event, Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tilewright.emulate.warp import Warp
 
 AnyEvent: TypeAlias = "Event | AsyncEvent"
-Report: TypeAlias = "Callable[[AnyEvent, int, bool, AnyEvent, int, bool, int], None]"
-"""(new, lane, new writes, old, its lane, old writes, level that is missing)."""
+Report: TypeAlias = "Callable[[Side, Side, int], None]"
+"""The access that does not know, the one that it does not know of, and the level that is missing."""
 
 _BITS = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
@@ -117,12 +117,14 @@ class Shadow:
         if isinstance(old, AsyncEvent):
             for lane in set(acting.tolist()):
                 if not old.known_at(event.warp.clocks.outer[lane]):
-                    report(event, lane, writes, old, 0, True, level)
+                    report(Side(event, lane, writes=writes), Side(old, 0, writes=True), level)
                     return
             return
         unknown = _unknown(event.warp, acting, old, all_lanes[chosen], level)
         if unknown is not None:
-            report(event, unknown[0], writes, old, unknown[1], True, level)
+            report(
+                Side(event, unknown[0], writes=writes), Side(old, unknown[1], writes=True), level
+            )
 
     def _check_readers(
         self,
@@ -148,7 +150,7 @@ class Shadow:
         if isinstance(old, AsyncEvent):
             for lane in set(lanes.tolist()):
                 if not old.known_at(event.warp.clocks.outer[lane], LOOSE):
-                    report(event, lane, True, old, 0, False, LOOSE)
+                    report(Side(event, lane, writes=True), Side(old, 0, writes=False), LOOSE)
                     return
             return
         acting = np.unique(lanes)
@@ -156,7 +158,7 @@ class Shadow:
         pairs_acting = np.repeat(acting, len(readers))
         unknown = _unknown(event.warp, pairs_acting, old, np.tile(readers, len(acting)), LOOSE)
         if unknown is not None:
-            report(event, unknown[0], True, old, unknown[1], False, LOOSE)
+            report(Side(event, unknown[0], writes=True), Side(old, unknown[1], writes=False), LOOSE)
 
     def _keep_reader(
         self, old: int, new: int, event: AnyEvent, at: Array | slice, reader: Array, bits: Array
@@ -248,13 +250,15 @@ class Shadow:
             low = LOOSE if writes or event.level == TENSOR else SEEN
             for level in (low, event.level if event.level == TENSOR else low):
                 if not old.known_at(event.issued, level):
-                    report(event, event.lane, writes, old, 0, True, level)
+                    report(Side(event, event.lane, writes=writes), Side(old, 0, writes=True), level)
                     return
             return
         for level in (SEEN, HALF, ASYNC):
             unknown = _unknown_to(event.issued, old, lanes, level)
             if unknown is not None:
-                report(event, event.lane, writes, old, unknown, True, level)
+                report(
+                    Side(event, event.lane, writes=writes), Side(old, unknown, writes=True), level
+                )
                 return
 
     def _check_async_reader(
@@ -269,14 +273,16 @@ class Shadow:
                 and old not in event.follows
                 and not old.known_at(event.issued, LOOSE)
             ):
-                report(event, event.lane, True, old, 0, False, LOOSE)
+                report(Side(event, event.lane, writes=True), Side(old, 0, writes=False), LOOSE)
             return
         readers = np.flatnonzero(_BITS & np.uint32(mask))
         levels = (LOOSE, HALF, ASYNC) if event.what == "CLC answer" else (LOOSE,)
         for level in levels:
             unknown = _unknown_to(event.issued, old, readers, level)
             if unknown is not None:
-                report(event, event.lane, True, old, unknown, False, level)
+                report(
+                    Side(event, event.lane, writes=True), Side(old, unknown, writes=False), level
+                )
                 return
 
 

@@ -194,11 +194,11 @@ def tensor_memory(cta: Cta) -> TensorMemory:
 def thread_of(warp: Warp, lane: int) -> Thread:
     """One thread's own."""
     threads = warp.cta.extras.setdefault("tcgen05 threads", {})
-    assert isinstance(threads, dict)  # noqa: S101  (made here)
+    assert isinstance(threads, dict)
     found = threads.get((warp.index, lane))
     if found is None:
         found = threads[warp.index, lane] = Thread(warp, lane)
-    assert isinstance(found, Thread)  # noqa: S101
+    assert isinstance(found, Thread)
     return found
 
 

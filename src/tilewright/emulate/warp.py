@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tilewright.emulate.clocks import LaneClocks
-    from tilewright.emulate.copy_groups import CopyGroups
-    from tilewright.emulate.events import Event
     from tilewright.emulate.cluster import Cta
+    from tilewright.emulate.copy_groups import CopyGroups
     from tilewright.emulate.decoder import Address
+    from tilewright.emulate.events import Event
     from tilewright.emulate.machine import Machine
 
 ALL = np.arange(LANES)
@@ -92,11 +92,11 @@ class Group:
         parked: the join at which it waits for its other half.
         meeting: lanes that it waits for at an instruction of the whole warp or a member mask.
         join_step: the step of the innermost join, looked at before every instruction.
-        choice: of the wait that it gave up, what it was told.
+        asked_at: `Machine.version` when a test of a barrier last told it no.
     """
 
     __slots__ = (
-        "fresh",
+        "asked_at",
         "frames",
         "join_step",
         "joins",
@@ -104,7 +104,6 @@ class Group:
         "meeting",
         "parked",
         "step",
-        "version",
         "wait",
         "warp",
         "where",
@@ -125,8 +124,7 @@ class Group:
         self.wait: Wait | None = None
         self.parked: Join | None = None
         self.meeting: Array | None = None
-        self.fresh = True
-        self.version = (-1, -1)
+        self.asked_at = -1
         self.set_lanes(lanes)
         self.join_step = joins[-1].step if joins else NO_JOIN
 
@@ -161,6 +159,9 @@ class Warp:
         clocks: what each lane knows to have happened.
         group: the lanes that are running now.
     """
+
+    cta: Cta
+    index: int
 
     def __init__(self, cta: Cta, index: int, alive: Array) -> None:
         self.cta = cta

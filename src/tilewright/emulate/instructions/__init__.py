@@ -52,12 +52,13 @@ An argument object with `as_kernel_argument(buffers) -> bytes` (a tensor map) is
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tilewright.emulate.decoder import Decoder
     from tilewright.emulate.registers import Where
     from tilewright.emulate.warp import Warp

@@ -95,10 +95,10 @@ def _decode(op: Decoder, memory: Operand, values: tuple[Operand, ...], out: Oper
                 warp, place_of, space, at, (size, count), lane, strong=True
             )
             olds[i] = old[0]
+            result = old
             if new is not None:
                 result = np.where(old == given[i : i + 1], new[i], old)
-            else:
-                assert function is not None  # noqa: S101  (only cas has none)
+            elif function is not None:
                 result = function(old, given[i : i + 1]).reshape(1, count)
             warp.machine.accesses.store(
                 warp, place_of, space, at, np.ascontiguousarray(result, dtype), lane, strong=True

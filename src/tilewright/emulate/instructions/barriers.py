@@ -24,9 +24,7 @@ def _named(op: Decoder, *, syncs: bool, reduces: bool = False) -> Run:
     result = operands.pop(0) if reduces else None
     predicate, negated = None, False
     if reduces:
-        from tilewright.emulate.instructions.moves import _predicate  # noqa: PLC0415
-
-        predicate, negated = _predicate(op, operands.pop())
+        predicate, negated = op.predicate(operands.pop())
     index = op.source(operands[0], U32)
     threads = op.source(operands[1], U32) if len(operands) > 1 else None
     mode = op.one_of("popc", "and", "or") if reduces else ""

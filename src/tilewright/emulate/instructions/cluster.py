@@ -15,10 +15,12 @@ from tilewright.emulate.operations import Operation, new_event
 from tilewright.emulate.registers import U32, U64, UNSIGNED, WIDTHS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tilewright.emulate.decoder import Decoder
     from tilewright.emulate.events import AsyncEvent
     from tilewright.emulate.instructions import Run
-    from tilewright.emulate.memory import Place
+    from tilewright.emulate.memory import Place, Segment
     from tilewright.emulate.registers import Array, Where
     from tilewright.emulate.warp import Warp
     from tilewright.ptx.flow import Op
@@ -98,7 +100,7 @@ def st_async(op: Decoder) -> Run:
     return run
 
 
-def _send(  # noqa: PLR0913, PLR0917
+def _send(
     warp: Warp,
     lane: int,
     op: Op,
@@ -106,7 +108,7 @@ def _send(  # noqa: PLR0913, PLR0917
     to: int,
     signal: int,
     value: Array,
-    function,  # type: ignore[no-untyped-def]  # noqa: ANN001
+    function: Callable[[Array, Array], Array] | None,
     *,
     reduces: bool,
 ) -> None:
@@ -148,7 +150,7 @@ def signal_bytes(event: AsyncEvent, there: Place, nbytes: int) -> None:
     complete_at(event, there.segment, offset, nbytes)
 
 
-def complete_at(event: AsyncEvent, segment, offset: int, nbytes: int) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def complete_at(event: AsyncEvent, segment: Segment, offset: int, nbytes: int) -> None:
     """The same at an offset of a CTA's shared memory; the CTA must not have left."""
     cta = segment.cta
     machine = event.warp.machine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.emulate.instructions import GONE, instruction
-from tilewright.emulate.registers import U32
+from tilewright.emulate.registers import U32, U64
 from tilewright.emulate.warp import ALL, Frame
 from tilewright.ptx.nodes import Group as Arguments, Name
 
@@ -140,8 +140,6 @@ def prefetch(op: Decoder) -> Run:
 @instruction("createpolicy")
 def createpolicy(op: Decoder) -> Run:
     """A cache policy: opaque, and without effect."""
-    from tilewright.emulate.registers import U64  # noqa: PLC0415  (only here)
-
     d = op.destination(op.operands[0], U64)
 
     def run(warp: Warp, where: Where) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.emulate import numbers
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.floating import (
     DIRECTED,
@@ -73,7 +74,8 @@ def _conversion(op: Decoder, to: str, of: str) -> Callable[[Array], Array]:
         dtype = _INTEGER_TYPES[to]
         ftz = op.has("ftz")
         return lambda a: _to_integer(round_(flushed(widen(a)) if ftz else widen(a)), dtype)
-    return lambda a: _narrow(op, to)(widen(a), a)
+    narrow = _narrow(op, to)
+    return lambda a: narrow(widen(a))
 
 
 def _integers(op: Decoder, to: Any, of: Any) -> Callable[[Array], Array]:
@@ -112,51 +114,33 @@ def _widen(of: str) -> Callable[[Array], Array]:
     return lambda a: a.astype(dtype)
 
 
-def _narrow(op: Decoder, to: str) -> Callable[[Array, Array], Array]:
-    """Numbers into a floating-point type with the mode of the instruction."""
-    mode = op.one_of("rn", "rna", "rz", "rm", "rp", default="rn")
+def _narrow(op: Decoder, to: str) -> Callable[[Array], Array]:
+    """Numbers into a floating-point type with the mode of the instruction; f16, bf16 and tf32 as bits."""
+    mode: Any = op.one_of("rn", "rna", "rz", "rm", "rp", default="rn")
     integral = op.one_of("rni", "rzi", "rmi", "rpi")
-    saturates, relu, ftz = op.has("sat"), op.has("relu"), op.has("ftz")
-    target: Any = {"f16": np.float16, "f64": np.float64}.get(to, np.float32)
+    saturates, ftz = op.has("sat"), op.has("ftz")
+    relu, satfinite = op.has("relu"), op.has("satfinite")
+    target: Any = np.float64 if to == "f64" else np.float32
+    plain = not (integral or saturates or ftz or relu or satfinite)
 
-    def narrow(values: Array, _raw: Array) -> Array:
-        if ftz and values.dtype == np.float32:
-            values = flushed(values)
+    def round_(values: Array) -> Array:
+        if to in {"f16", "bf16", "tf32"}:
+            return numbers.encode(values, to, mode, relu=relu, satfinite=satfinite)
+        if mode in DIRECTED:
+            return round_to(values.astype(np.float64), target, mode)
+        return values.astype(target)
+
+    def narrow(values: Array) -> Array:
+        given = flushed(values) if ftz and values.dtype == np.float32 else values
         if integral:
-            values = _ROUND[integral](values)
-        if to in {"bf16", "tf32"}:
-            found = _cut(values.astype(np.float32), 16 if to == "bf16" else 13, mode)
-        elif mode in DIRECTED:
-            found = round_to(values.astype(np.float64), target, mode)
-        else:
-            found = values.astype(target)
-        if relu:
-            found = np.where(np.isnan(found), found, np.maximum(found, 0))
+            given = _ROUND[integral](given)
         if saturates:
-            found = np.where(np.isnan(found), 0, np.clip(found, 0, 1)).astype(found.dtype)
-        if to == "bf16":
-            return f32_to_bf16(found)
-        if to == "f16":
-            return np.ascontiguousarray(found, np.float16).view(np.uint16)
-        if to == "tf32":
-            return np.ascontiguousarray(found).view(np.uint32)
-        return found
+            given = np.where(np.isnan(given), 0, np.clip(given, 0, 1))
+        return round_(given)
 
+    if plain and to == "bf16" and mode == "rn":
+        return f32_to_bf16  # what epilogues do all the time
     return narrow
-
-
-def _cut(values: Array, bits: int, mode: str) -> Array:
-    """binary32 with its low bits rounded away: bf16 and tf32 as the binary32 numbers that they are."""
-    raw = np.ascontiguousarray(values).view(np.uint32)
-    keep = ~np.uint32((1 << bits) - 1)
-    if mode == "rn":
-        raised = raw + np.uint32((1 << (bits - 1)) - 1) + (raw >> np.uint32(bits) & np.uint32(1))
-    elif mode == "rna":
-        raised = raw + np.uint32(1 << (bits - 1))
-    else:
-        raised = raw
-    found = (raised & keep).view(np.float32)
-    return np.where(np.isfinite(values), found, values)
 
 
 def _packed(op: Decoder, to: str, of: str) -> Run:
@@ -168,8 +152,8 @@ def _packed(op: Decoder, to: str, of: str) -> Run:
 
         def run(warp: Warp, where: Where) -> None:
             rows = warp.rows[F32]
-            upper = narrow(rows[high], rows[high]).astype(np.uint32)
-            lower = narrow(rows[low], rows[low]).astype(np.uint32)
+            upper = narrow(rows[high]).astype(np.uint32)
+            lower = narrow(rows[low]).astype(np.uint32)
             np.copyto(warp.rows[U32][d], upper << np.uint32(16) | lower, where=where)
 
         return run
@@ -178,8 +162,6 @@ def _packed(op: Decoder, to: str, of: str) -> Run:
 
 def _fp8(op: Decoder, to: str, of: str) -> Run:
     """Pairs of fp8: from two f32 or an f16x2, and to an f16x2."""
-    from tilewright.emulate import numbers  # noqa: PLC0415  (fp8 alone needs it)
-
     formats = {"e4m3x2": "e4m3", "e5m2x2": "e5m2"}
     if to in formats:
         d = op.destination(op.operands[0], U16)

@@ -84,7 +84,7 @@ def cp_async(op: Decoder) -> Run:
     """4, 8 or 16 bytes a thread from global to shared memory; fewer are filled up with zeros."""
     to, of = op.address(op.operands[0]), op.address(op.operands[1])
     nbytes = op.immediate(op.operands[2])
-    rest = [o for o in op.operands[3:]]
+    rest = list(op.operands[3:])
     has_policy = op.has("L2::cache_hint")
     if has_policy:
         rest = rest[:-1]
@@ -318,19 +318,32 @@ class _Bulk:
         for cta in targets:
             event = new_event(warp, self.lane, op, what)
             event.is_remote = cta is not warp.cta
-            data: list[Array] = []
-            half = self.nbytes // 32 * 16
-            parts: list[Callable[[], None]] = [
-                lambda e=event, d=data: d.append(self._read(e)),  # type: ignore[misc]
-                lambda e=event, d=data, c=cta: self._write(e, c.shared, offset, d[0][:half]),  # type: ignore[misc]
-                lambda e=event, d=data, c=cta: self._end(e, d[0][half:], c, offset + half, signal),  # type: ignore[misc]
-            ]
             touches = [cta, self.source.segment.cta] if from_shared else [cta]
-            Operation(self.machine, event, parts, [c for c in touches if c is not None]).start()
+            Operation(
+                self.machine,
+                event,
+                self._parts(event, cta, offset, signal),
+                [c for c in touches if c is not None],
+            ).start()
 
-    def _end(self, event: AsyncEvent, data: Array, cta: Cta, offset: int, signal: int) -> None:
-        self._write(event, cta.shared, offset, data)
-        complete_at(event, cta.shared, signal, self.nbytes)
+    def _parts(
+        self, event: AsyncEvent, cta: Cta, offset: int, signal: int
+    ) -> list[Callable[[], None]]:
+        """A copy into one CTA: it reads, writes one half, writes the other and completes its bytes."""
+        data: list[Array] = []
+        half = self.nbytes // 32 * 16
+
+        def read() -> None:
+            data.append(self._read(event))
+
+        def write() -> None:
+            self._write(event, cta.shared, offset, data[0][:half])
+
+        def end() -> None:
+            self._write(event, cta.shared, offset + half, data[0][half:])
+            complete_at(event, cta.shared, signal, self.nbytes)
+
+        return [read, write, end]
 
     def _targets(self, there: Place, ranks: int | None) -> list[Cta]:
         warp, who = self.warp, self.warp.thread_name(self.lane)
@@ -344,7 +357,7 @@ class _Bulk:
                 )
             if self.source.segment.cta is not None and owner is warp.cta:
                 self.machine.stop("CLU-10", f"{who} copies into its own CTA", self.op)
-            return [owner]  # type: ignore[list-item]
+            return [owner]
         return masked_ctas(warp, self.lane, self.op, ranks)
 
     def into_global(self) -> None:

@@ -22,7 +22,7 @@ from tilewright.emulate.instructions.integer import (
     multiply_add,
     unary,
 )
-from tilewright.emulate.registers import F32, F64, U16, U32
+from tilewright.emulate.registers import F32, F64, PRED, U16, U32, U64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,14 +74,14 @@ def round_to(values: Array, dtype: Any, mode: str) -> Array:
 
 
 def fma32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
-    """a * b + c in binary32, rounded once."""
+    """A * b + c in binary32, rounded once."""
     product = a.astype(np.float64) * b.astype(np.float64)
     total, error = two_sum(product, c.astype(np.float64))
     return round_to(to_odd(total, error), np.float32, mode)
 
 
 def fma64(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c in binary64: Dekker's product and Knuth's sum; the last bit may be off in ties."""
+    """A * b + c in binary64: Dekker's product and Knuth's sum; the last bit may be off in ties."""
     product = a * b
     factor = np.float64(134217729.0)
 
@@ -93,7 +93,7 @@ def fma64(a: Array, b: Array, c: Array) -> Array:
     low = ((ah * bh - product) + ah * bl + al * bh) + al * bl
     total, error = two_sum(product, c)
     extra = np.where(np.isfinite(low), low, 0.0) + error
-    return total + extra
+    return np.asarray(total + extra)
 
 
 def _mode(op: Decoder) -> str:
@@ -200,8 +200,6 @@ _HALF_TYPES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 
 def _pairs_of_f32(op: Decoder, function: Callable[..., Array]) -> Run:
     """f32x2: two binary32 in 64 bits."""
-    from tilewright.emulate.registers import U64  # noqa: PLC0415  (only here)
-
     d = op.destination(op.operands[0], U64)
     sources = [op.source(o, U64) for o in op.operands[1:]]
 
@@ -339,8 +337,6 @@ def copysign(op: Decoder) -> Run:
 @instruction("testp")
 def testp(op: Decoder) -> Run:
     """Of what class a number is."""
-    from tilewright.emulate.registers import PRED  # noqa: PLC0415  (only here)
-
     tiny = np.finfo(np.float32 if op.kind == F32 else np.float64).tiny
     tests: dict[str, Callable[[Array], Array]] = {
         "finite": np.isfinite,

@@ -33,7 +33,7 @@ WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 
 def binary(op: Decoder, ufunc: Any, kind: int | None = None) -> Run:
-    """d = ufunc(a, b) on registers of one kind."""
+    """D = ufunc(a, b) on registers of one kind."""
     k = op.kind if kind is None else kind
     d = op.destination(op.operands[0], k)
     a, b = op.source(op.operands[1], k), op.source(op.operands[2], k)
@@ -46,7 +46,7 @@ def binary(op: Decoder, ufunc: Any, kind: int | None = None) -> Run:
 
 
 def unary(op: Decoder, ufunc: Any, kind: int | None = None) -> Run:
-    """d = ufunc(a)."""
+    """D = ufunc(a)."""
     k = op.kind if kind is None else kind
     d, a = op.destination(op.operands[0], k), op.source(op.operands[1], k)
 
@@ -60,7 +60,7 @@ def unary(op: Decoder, ufunc: Any, kind: int | None = None) -> Run:
 def computed(
     op: Decoder, function: Callable[..., Array], *kinds: int, result: int | None = None
 ) -> Run:
-    """d = function(sources…), any function of arrays; `kinds` are those of the sources."""
+    """D = function(sources…), any function of arrays; `kinds` are those of the sources."""
     out = op.kind if result is None else result
     d = op.destination(op.operands[0], out)
     sources = [(k, op.source(o, k)) for o, k in zip(op.operands[1:], kinds, strict=True)]
@@ -84,7 +84,8 @@ def add_or_sub(op: Decoder, ufunc: Any) -> Run:
     if op.has("sat"):
 
         def saturate(a: Array, b: Array) -> Array:
-            return np.clip(ufunc(a.astype(np.int64), b.astype(np.int64)), -(2**31), 2**31 - 1)
+            wide = ufunc(a.astype(np.int64), b.astype(np.int64))
+            return np.asarray(np.clip(wide, -(2**31), 2**31 - 1))
 
         return computed(op, saturate, S32, S32)
     return binary(op, ufunc)
@@ -139,7 +140,7 @@ def product_high(a: Array, b: Array) -> Array:
     bits = a.dtype.itemsize * 8
     if bits < 64:
         wide = np.int64 if a.dtype.kind == "i" else np.uint64
-        return (a.astype(wide) * b.astype(wide)) >> wide(bits)
+        return np.right_shift(a.astype(wide) * b.astype(wide), wide(bits))
     high = a.astype(object) * b.astype(object)
     return np.array([int(v) >> 64 for v in high]).astype(a.dtype)
 
@@ -158,7 +159,7 @@ def mul24(op: Decoder) -> Run:
 
     def low(a: Array, b: Array, *c: Array) -> Array:
         found = ((a << shift) >> shift) * ((b << shift) >> shift)
-        return found + c[0] if c else found
+        return np.asarray(found + c[0] if c else found)
 
     return computed(op, low, *[op.kind] * (len(op.operands) - 1))
 
@@ -472,6 +473,6 @@ def dot(op: Decoder) -> Run:
         y = np.ascontiguousarray(b).view(b_type).reshape(32, 4).astype(np.int64)
         if not is_dp4a:
             y = y[:, 2:] if high else y[:, :2]
-        return ((x * y).sum(1) + c.astype(np.int64)).astype(np.uint64).astype(np.uint32)
+        return np.asarray((x * y).sum(1) + c.astype(np.int64), np.uint64).astype(np.uint32)
 
     return computed(op, multiply_all, U32, U32, U32, result=U32)

@@ -81,11 +81,9 @@ def shfl(op: Decoder) -> Run:
 @instruction("vote.sync", mask=2)
 def vote(op: Decoder) -> Run:
     """all, any, uni of a predicate, or its ballot."""
-    from tilewright.emulate.instructions.moves import _predicate  # noqa: PLC0415
-
     mode = op.one_of("all", "any", "uni", "ballot")
     d = op.destination(op.operands[0], U32 if mode == "ballot" else PRED)
-    p, negated = _predicate(op, op.operands[1])
+    p, negated = op.predicate(op.operands[1])
 
     def run(warp: Warp, where: Where) -> None:
         lanes = active(where)

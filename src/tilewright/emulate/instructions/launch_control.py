@@ -8,6 +8,7 @@ The bits of an answer are opaque; here word 3 says whether it was granted and wo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -145,14 +146,8 @@ class _Request:
         for cta in self.targets:
             event = AsyncEvent(op, warp, lane, first.issued, "CLC answer")
             event.is_remote = cta is not warp.cta
-            self.deliveries.append(
-                Operation(
-                    self.machine,
-                    event,
-                    [lambda c=cta, e=event: self._deliver(c, e)],
-                    [cta],  # type: ignore[misc]
-                )
-            )
+            parts = [partial(self._deliver, cta, event)]
+            self.deliveries.append(Operation(self.machine, event, parts, [cta]))
         Operation(self.machine, first, [self._decide]).start()
 
     def _decide(self) -> None:
@@ -185,7 +180,8 @@ class _Request:
 def _granted(words: Array) -> Array:
     """Of 32 answers, which were granted."""
     upper = words[:, 1] & ~np.uint64(0xFFFF_0000)
-    return upper == np.uint64(GRANTED)
+    found: Array = np.equal(upper, np.uint64(GRANTED))
+    return found
 
 
 @instruction("clusterlaunchcontrol.query_cancel.is_canceled")

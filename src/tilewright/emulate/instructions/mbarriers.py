@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -12,12 +12,14 @@ from tilewright.emulate.instructions.loads import space_of
 from tilewright.emulate.mbarrier import COUNT_MAX, Mbarrier
 from tilewright.emulate.registers import PRED, U32, U64
 from tilewright.emulate.warp import Wait
-from tilewright.ptx.nodes import Sink
+from tilewright.ptx.nodes import Memory, Sink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tilewright.emulate.decoder import Address, Decoder
     from tilewright.emulate.instructions import Outcome, Run
-    from tilewright.emulate.memory import Place
+    from tilewright.emulate.memory import Place, Segment
     from tilewright.emulate.registers import Array, Where
     from tilewright.emulate.warp import Warp
     from tilewright.ptx.flow import Op
@@ -63,8 +65,8 @@ def find_barrier(
     if own and place.segment.cta is not warp.cta:
         warp.machine.stop(
             "CLU-12",
-            f"{warp.thread_name(lane)} waits on an mbarrier of {place.segment.cta.who}",
-            op,  # type: ignore[union-attr]
+            f"{warp.thread_name(lane)} waits on an mbarrier of {place.segment.name}",
+            op,
         )
     barrier = barrier_at(warp, op, place.segment, offset, rule, warp.thread_name(lane))
     if not warp.clocks.knows_mark(lane, ("init", barrier.key), 1, SEEN):
@@ -79,7 +81,7 @@ def find_barrier(
     return barrier
 
 
-def barrier_at(warp: Warp, op: Op, segment, offset: int, rule: str, who: str) -> Mbarrier:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def barrier_at(warp: Warp, op: Op, segment: Segment, offset: int, rule: str, who: str) -> Mbarrier:
     """The live object at an offset of a CTA's shared memory."""
     barrier = segment.barriers.get(offset)
     if barrier is None:
@@ -88,7 +90,7 @@ def barrier_at(warp: Warp, op: Op, segment, offset: int, rule: str, who: str) ->
             f"{who} uses the mbarrier in {segment.describe(offset)}, which is not initialised",
             op,
         )
-    return barrier  # type: ignore[no-any-return]
+    return barrier
 
 
 # --- init and inval -----------------------------------------------------------------------------------
@@ -120,7 +122,7 @@ def _init_one(warp: Warp, op: Op, space: str, address: int, lane: int, count: in
     place = place_of_barrier(warp, op, space, address, lane)
     segment, offset = place.segment, int(place.offsets[0])
     if segment.cta is not warp.cta:
-        machine.stop("MBAR-13", f"{who} initialises an mbarrier of {segment.cta.who}", op)  # type: ignore[union-attr]
+        machine.stop("MBAR-13", f"{who} initialises an mbarrier of {segment.name}", op)
     if not 1 <= count <= COUNT_MAX:
         machine.stop("MBAR-02", f"{who} initialises an mbarrier to {count} arrivals", op)
     live = segment.barriers.get(offset)
@@ -161,7 +163,7 @@ def mbarrier_inval(op: Decoder) -> Run:
             if place.segment.cta is not warp.cta:
                 warp.machine.stop(
                     "MBAR-13",
-                    f"{warp.thread_name(lane)} invalidates an mbarrier of {place.segment.cta.who}",  # type: ignore[union-attr]
+                    f"{warp.thread_name(lane)} invalidates an mbarrier of {place.segment.name}",
                     place_op,
                 )
             barrier = find_barrier(warp, place_op, space, at, lane, own=True)
@@ -180,7 +182,7 @@ def mbarrier_inval(op: Decoder) -> Run:
 def mbarrier_arrive(op: Decoder) -> Run:
     """Arrive, once or `count` times; .expect_tx announces bytes in the same step."""
     operands = list(op.operands)
-    returns = len(operands) > 1 and not _is_memory(operands[0])
+    returns = len(operands) > 1 and not isinstance(operands[0], Memory)
     state = operands.pop(0) if returns else None
     keeps = state is not None and not isinstance(state, Sink)
     d = op.destination(state, U64) if state is not None and keeps else None
@@ -209,12 +211,6 @@ def mbarrier_arrive(op: Decoder) -> Run:
                 warp.rows[U64][d][lane] = phase << 20 | barrier.pending
 
     return run
-
-
-def _is_memory(operand: object) -> bool:
-    from tilewright.ptx.nodes import Memory  # noqa: PLC0415
-
-    return isinstance(operand, Memory)
 
 
 @instruction("mbarrier.expect_tx", visible=True)
@@ -252,7 +248,7 @@ def mbarrier_complete(op: Decoder) -> Run:
 @instruction("cp.async.mbarrier.arrive", visible=True)
 def copy_arrive(op: Decoder) -> Run:
     """Arrive once this thread's earlier cp.async are over; without .noinc the arrival is added first."""
-    from tilewright.emulate.instructions.copies import after_copies  # noqa: PLC0415
+    from tilewright.emulate.instructions.copies import after_copies  # noqa: PLC0415  (copies signal barriers)
 
     address, space, place_op = op.address(op.operands[0]), space_of(op), op.op
     adds = not op.has("noinc")
@@ -271,8 +267,12 @@ def copy_arrive(op: Decoder) -> Run:
 # --- waits --------------------------------------------------------------------------------------------
 
 
+Ended: TypeAlias = "Callable[[Mbarrier, int, int, Warp], bool]"
+"""Whether the phase that a lane of a warp asks for, by parity or state, has ended."""
+
+
 @instruction("mbarrier.test_wait", "mbarrier.try_wait", visible=True)
-def mbarrier_wait(op: Decoder) -> Run:
+def mbarrier_wait(op: Decoder) -> Run:  # noqa: C901  (two small functions, and no more)
     """Whether a phase has ended; try_wait may block until it has, or give up."""
     p = op.destination(op.operands[0], PRED)
     address = op.address(op.operands[1])
@@ -314,9 +314,9 @@ def mbarrier_wait(op: Decoder) -> Run:
             group = warp.group
             if blocks and not machine.strategy.gives_up():
                 return _blocked(warp, where, p, missing, ended)
-            if group.version == machine.version:  # asked before, and nothing has happened since
+            if group.asked_at == machine.version:  # asked before, and nothing has happened since
                 return _blocked(warp, where, p, missing, ended)
-            group.version = machine.version
+            group.asked_at = machine.version
         warp.rows[PRED][p][lanes] = found[lanes]
         if found.any():
             _observe(warp, found, seen, lanes, address, relaxed=relaxed)
@@ -325,7 +325,7 @@ def mbarrier_wait(op: Decoder) -> Run:
     return run
 
 
-def _observe(  # noqa: PLR0913
+def _observe(
     warp: Warp,
     found: Array,
     seen: dict[int, Mbarrier],
@@ -350,7 +350,9 @@ def _observe(  # noqa: PLR0913
             warp.clocks.acquire(where, barrier.opened)
 
 
-def _blocked(warp: Warp, where: Where, p: int, missing, ended) -> Wait:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _blocked(
+    warp: Warp, where: Where, p: int, missing: tuple[Mbarrier, int, int], ended: Ended
+) -> Wait:
     """The wait of a group whose lanes all have to wait."""
     barrier, value, lane = missing
     lanes = warp.lanes(where)

@@ -29,7 +29,7 @@ from tilewright.emulate.registers import (
     UNSIGNED,
     WIDTHS,
 )
-from tilewright.ptx.nodes import Name, Unary, Vector
+from tilewright.ptx.nodes import Name, Vector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +128,7 @@ def _comparison(name: str) -> Callable[[Array, Array], Array]:
         "hi": np.greater,
         "hs": np.greater_equal,
         "num": lambda a, b: ~_either_nan(a, b),
-        "nan": lambda a, b: _either_nan(a, b),
+        "nan": _either_nan,
         "equ": lambda a, b: (a == b) | _either_nan(a, b),
         "neu": np.not_equal,
         "ltu": lambda a, b: ~(a >= b),
@@ -164,7 +164,7 @@ def _compared(op: Decoder, type_: str) -> Callable[[Array, Array], Array]:
 
 @instruction("setp")
 def setp(op: Decoder) -> Run:
-    """p = a compared with b, and with a third predicate; q is the same with the comparison negated."""
+    """P = a compared with b, and with a third predicate; q is the same with the comparison negated."""
     if op.type.endswith("x2"):
         return _setp_halves(op)
     k = op.kind
@@ -184,7 +184,7 @@ def setp(op: Decoder) -> Run:
                 np.copyto(warp.rows[PRED][p], found, where=where)
 
         return run
-    third, negated = _predicate(op, op.operands[3]) if len(op.operands) == 4 else (None, False)
+    third, negated = op.predicate(op.operands[3]) if len(op.operands) == 4 else (None, False)
     combine = _COMBINE[op.one_of(*_COMBINE, default="and")]
 
     def run_combined(warp: Warp, where: Where) -> None:
@@ -199,15 +199,8 @@ def setp(op: Decoder) -> Run:
     return run_combined
 
 
-def _predicate(op: Decoder, operand: Operand) -> tuple[int, bool]:
-    """A predicate operand, and whether it is negated."""
-    if isinstance(operand, Unary) and operand.operator == "!":
-        return op.source(operand.operand, PRED), True
-    return op.source(operand, PRED), False
-
-
 def _setp_halves(op: Decoder) -> Run:
-    """setp on f16x2 or bf16x2: p of the lower halves, q of the upper."""
+    """Setp on f16x2 or bf16x2: p of the lower halves, q of the upper."""
     first, second = op.pair(op.operands[0])
     if second is None or len(op.operands) != 3:
         raise op.unknown()
@@ -243,11 +236,11 @@ def set_(op: Decoder) -> Run:
 
 @instruction("selp")
 def selp(op: Decoder) -> Run:
-    """a where the predicate holds, else b."""
+    """A where the predicate holds, else b."""
     k = op.kind
     d = op.destination(op.operands[0], k)
     a, b = op.source(op.operands[1], k), op.source(op.operands[2], k)
-    p, negated = _predicate(op, op.operands[3])
+    p, negated = op.predicate(op.operands[3])
 
     def run(warp: Warp, where: Where) -> None:
         rows = warp.rows[k]
@@ -259,10 +252,14 @@ def selp(op: Decoder) -> Run:
 
 @instruction("slct")
 def slct(op: Decoder) -> Run:
-    """a where c >= 0, else b."""
+    """A where c >= 0, else b."""
     k = op.kind_of(op.modifiers[-2])
     c_kind = F32 if op.type == "f32" else S32
-    return computed(op, lambda a, b, c: np.where(c >= 0, a, b), k, k, c_kind, result=k)
+
+    def choose(a: Array, b: Array, c: Array) -> Array:
+        return np.where(c >= 0, a, b)
+
+    return computed(op, choose, k, k, c_kind, result=k)
 
 
 # --- addresses ----------------------------------------------------------------------------------------
