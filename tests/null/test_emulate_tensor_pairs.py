@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from audit_pairs import text_of
 from emulated_pairs import SMALL, WARNED, broken_rules, prepared, run
 
