@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tilewright.emulate.registers import Where
     from tilewright.emulate.tensor_memory import TensorMemory
     from tilewright.emulate.warp import Warp
+    from tilewright.ptx.flow import Op
 
 FIRST = np.zeros(1, np.int64)
 
