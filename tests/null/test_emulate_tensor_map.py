@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from tilewright.emulate.faults import Fault, NotEmulated
 from tilewright.emulate.swizzle import SWIZZLES
-from tilewright.emulate.tensor_map import MAP_BYTES, TensorMap
+from tilewright.emulate.tensor_map import MAP_BYTES, TensorMap, replace_field
 from tilewright.errors import BadInput, UnknownName
 
 GOOD = TensorMap("bf16", 0x1000, (64, 100), (128,), (64, 8), swizzle="128B")
@@ -179,3 +179,49 @@ def test_copies_that_tma_does_not_take() -> None:
     assert found.value.rule == "TMA-01"
     with pytest.raises(Fault, match="rank 2"):
         GOOD.transfer([0, 0, 0], 0x400)
+
+
+def test_maps_made_field_by_field() -> None:
+    # tensormap.replace on zeroed memory, with the manual's numbers: rank less one, f16 is 6, 128-byte swizzle 3.
+    encoded = bytes(MAP_BYTES)
+    for field, value, ordinal in (
+        ("global_address", 0x7000, 0),
+        ("rank", 1, 0),
+        ("box_dim", 64, 0),
+        ("box_dim", 128, 1),
+        ("global_dim", 1 << 32, 0),
+        ("global_dim", 300, 1),
+        ("global_stride", 1 << 34, 0),
+        ("element_stride", 1, 0),
+        ("element_stride", 2, 1),
+        ("elemtype", 6, 0),
+        ("swizzle_mode", 3, 0),
+        ("fill_mode", 1, 0),
+    ):
+        encoded = replace_field(encoded, field, value, ordinal)
+    expected = TensorMap(
+        "f16",
+        0x7000,
+        (1 << 32, 300),
+        (1 << 34,),
+        (64, 128),
+        (1, 2),
+        swizzle="128B",
+        nan_fill=True,
+    )
+    assert TensorMap.decode(encoded) == expected
+    # One type is numbered otherwise than in the driver: f32.ftz is 8 here, 10 there.
+    ftz = TensorMap.decode(replace_field(replace_field(encoded, "elemtype", 8), "box_dim", 32, 0))
+    assert ftz.dtype == "f32_ftz"
+    for order in (
+        (("swizzle_mode", 3), ("swizzle_atomicity", 1)),
+        (("swizzle_atomicity", 1), ("swizzle_mode", 3)),
+    ):
+        changed = encoded
+        for field, value in order:
+            changed = replace_field(changed, field, value)
+        assert TensorMap.decode(changed).swizzle == "128B_atom_32B"
+    with pytest.raises(Fault, match="does not take"):
+        TensorMap.decode(replace_field(encoded, "elemtype", 13))
+    with pytest.raises(NotEmulated, match="96 bytes"):
+        replace_field(encoded, "swizzle_mode", 4)

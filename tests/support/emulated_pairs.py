@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tilewright.emulate import Buffers, prepare
+from tilewright.emulate import Buffers, Options, prepare
 from tilewright.emulate.numbers import decode, encode
+from tilewright.emulate.schedule import strategy_for
 from tilewright.emulate.tensor_map import TensorMap
 
 if TYPE_CHECKING:
-    from tilewright.emulate import Launch
+    from tilewright.emulate import Launch, Outcome
 
 TILES, K_BLOCKS = 3, 3
 """Of the GEMMs: more K blocks than a ring of two slots has, and more tiles than are resident."""
@@ -191,3 +192,79 @@ MAKERS = {
     "send": send,
     "steps": steps,
 }
+
+
+SMALL = {
+    "TMA-01": {"TMA-01"},
+    "TMA-02": {"TMA-02"},
+    "TMA-03": {
+        "TMA-07",
+        "DEADLOCK",
+    },  # half the bytes expected: the phase ends early, then the count is off
+    "TMA-03b": {"DEADLOCK"},
+    "TMA-04": {"DEADLOCK"},
+    "TMA-05": {"TMA-05"},
+    "TMA-07": {"TMA-07"},
+    "TMA-08": {"TMA-07"},
+    "TMA-09": {"CLU-01"},
+    "TMA-10": {"CLU-02"},
+    "TMA-11": {"TMA-11"},
+    "TMA-13": {"MBAR-05"},
+    "TMA-15": {"TMA-15"},
+    "TMA-15b": {"TMA-15"},
+    "WG-03": {"WG-02", "WG-03"},
+    "WG-03b": {"WG-02", "WG-03"},
+    "TC-01": {"TC-01"},
+    "TC-03": {"TC-03"},
+    "TC-05": {"TC-05"},
+    "TC-07": {"TC-07", "CLU-02"},
+    "TC-09b": {"TC-09", "DEADLOCK"},
+    "TC-11": {"DEADLOCK"},
+    "TC-12b": {"TC-12"},
+    "TC-15": {"TC-15"},
+    "TC-17": {"TC-17"},
+    "TC-20": {"TC-20"},
+    "TC-22": {"TC-14"},
+}
+"""Pairs of small kernels, and the rules by which the broken one may be found: the catalogue's verdict column."""
+
+LARGE = {
+    "TMA-12": {"TMA-12"},
+    "WG-02": {"WG-02"},
+    "WG-04": {"WG-04", "TMA-07"},
+    "WG-05": {"CLU-02"},
+    "TC-01b": {"TC-01"},
+    "TC-02": {"DEADLOCK"},
+    "TC-04": {"TC-04"},
+    "TC-04b": {"TC-04"},
+    "TC-06": {"DEADLOCK", "TC-05"},
+    "TC-06b": {"DEADLOCK", "TC-07"},
+    "TC-08": {"TC-08"},
+    "TC-09": {"TC-09", "DEADLOCK"},
+    "TC-09c": {"TC-09"},
+    "TC-10": {"TC-10"},
+    "TC-11b": {"TC-11"},
+    "TC-12": {"TC-12"},
+    "TC-13": {"TC-13"},
+    "TC-14": {"TC-14"},
+    "TC-16": {"TC-16"},
+    "TC-16b": {"TC-16"},
+    "TC-18": {"TC-18"},
+    "TC-19": {"TC-19"},
+}
+"""Those built around a whole GEMM."""
+
+WARNED = ("TMA-06",)
+STATIC = ("WG-01", "WG-06", "TC-21")
+"""What ptxas refuses or repairs: nothing for the emulator to find."""
+
+
+def run(case: Prepared, seed: int, resident: int = 2) -> Outcome:
+    """One schedule."""
+    ranks = int(np.prod(case.launch.cluster))
+    return case.launch.run(strategy_for(seed, ranks), Options(resident=resident, steps_max=500_000))
+
+
+def broken_rules(outcome: Outcome) -> set[str]:
+    """Rules of the errors that a schedule found."""
+    return {found.rule for found in outcome.errors}

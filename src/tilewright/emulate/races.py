@@ -52,11 +52,9 @@ def race_rule(segment: Segment, new: Side, old: Side, level: int) -> tuple[str, 
     if level in {HALF, ASYNC}:
         reads_shared = isinstance(event, AsyncEvent) and event.what.endswith("store")
         return ("TMA-15" if reads_shared else "CLU-11"), "error" if level == HALF else "warning"
-    if isinstance(before, AsyncEvent) and not old[2] and before.what in _MATRIX:
-        return _matrix_rule(event, before), "error"
-    for side in (event, before):
-        if isinstance(side, AsyncEvent) and side.what in _RULE_OF_COPY:
-            return _RULE_OF_COPY[side.what], "error"
+    rule = _copy_rule(event, before, overwrites=not old[2])
+    if rule:
+        return rule, "error"
     same_value = isinstance(event, Event) and event.silent and new[2] and old[2]
     severity = "warning" if same_value else "error"
     if segment.cta is not None and event.warp.cta is not before.warp.cta:
@@ -78,13 +76,26 @@ def _answer_rule(new: Side, old: Side, level: int) -> tuple[str, str]:
 _MATRIX = ("wgmma", "tcgen05.mma", "tcgen05.cp")
 
 
-def _matrix_rule(event: Event | AsyncEvent, before: AsyncEvent) -> str:
-    """Shared memory that a matrix instruction reads is overwritten."""
-    if before.what != "wgmma":
-        return "TC-10"
-    if not before.marks:
-        return "WG-02"
-    return "WG-03" if event.warp.cta is before.warp.cta else "WG-04"
+def _copy_rule(event: Event | AsyncEvent, before: Event | AsyncEvent, *, overwrites: bool) -> str:
+    """The rule of a copy or matrix instruction that takes part; "" where none does.
+
+    Args:
+        overwrites: what `before` reads is written.
+    """
+    if overwrites and isinstance(before, AsyncEvent) and before.what in _MATRIX:
+        if before.what != "wgmma":
+            return "TC-10"
+        if not before.marks:
+            return "WG-02"
+        return "WG-03" if event.warp.cta is before.warp.cta else "WG-04"
+    return next(
+        (
+            _RULE_OF_COPY[side.what]
+            for side in (event, before)
+            if isinstance(side, AsyncEvent) and side.what in _RULE_OF_COPY
+        ),
+        "",
+    )
 
 
 _RULE_OF_COPY = {

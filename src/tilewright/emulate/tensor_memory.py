@@ -90,6 +90,7 @@ class TensorMemory(Condition):
         accesses: what a later access is held against.
         allocated_by: the alloc of each live range, by its first column.
         queues: warps at an alloc or dealloc that is not done (tensor_pairs).
+        threads: by warp and lane, those that have issued something.
         open: loads or stores of a warp ("tcgen05.ld", its index) that it has not waited for.
     """
 
@@ -101,6 +102,7 @@ class TensorMemory(Condition):
         self.accesses: list[CellAccess] = []
         self.allocated_by: dict[int, Op] = {}
         self.queues: dict[str, list[Asking]] = {}
+        self.threads: dict[tuple[int, int], Thread] = {}
         self.open: dict[tuple[str, int], list[AsyncEvent]] = {}
 
     def enter(self, new: CellAccess) -> list[Operation]:
@@ -193,13 +195,11 @@ def tensor_memory(cta: Cta) -> TensorMemory:
 
 def thread_of(warp: Warp, lane: int) -> Thread:
     """One thread's own."""
-    threads = warp.cta.extras.setdefault("tcgen05 threads", {})
-    assert isinstance(threads, dict)
-    found = threads.get((warp.index, lane))
-    if found is None:
-        found = threads[warp.index, lane] = Thread(warp, lane)
-    assert isinstance(found, Thread)
-    return found
+    threads = tensor_memory(warp.cta).threads
+    name = warp.index, lane
+    if name not in threads:
+        threads[name] = Thread(warp, lane)
+    return threads[name]
 
 
 def pair_of(cta: Cta) -> list[Cta]:

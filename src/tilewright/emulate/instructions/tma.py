@@ -22,10 +22,11 @@ from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.atomics import combine
 from tilewright.emulate.instructions.cluster import complete_at
 from tilewright.emulate.instructions.copies import groups_of, masked_ctas
+from tilewright.emulate.instructions.loads import space_of
 from tilewright.emulate.instructions.mbarriers import place_of_barrier
 from tilewright.emulate.operations import Operation, new_event
-from tilewright.emulate.registers import S32, U16
-from tilewright.emulate.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
+from tilewright.emulate.registers import S32, U16, U32, U64
+from tilewright.emulate.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap, replace_field
 from tilewright.emulate.told import told
 from tilewright.ptx.nodes import Vector
 
@@ -215,7 +216,7 @@ class _Box:
             return masked_ctas(self.warp, self.lane, self.op, ranks)
         if self.owner is None:
             self.machine.stop("TMA-01", f"{self.who}: the target is not shared memory", self.op)
-        return [self.owner]  # type: ignore[list-item]
+        return [self.owner]
 
     def _signalled(
         self, cta: Cta, barrier_cta: Cta | None, ranks: int | None, *, pairs: bool
@@ -332,5 +333,67 @@ def tensor_prefetch(op: Decoder) -> Run:
         for lane in warp.lanes(where).tolist():
             with told(warp.machine, place, warp.thread_name(lane)):
                 map_at(warp, lane, place, int(warp.addresses(address, np.array([lane]))[0]))
+
+    return run
+
+
+# --- maps made by the kernel ------------------------------------------------------------------------------------------
+
+_HALF = (8, MAP_BYTES // 16)
+"""Elements of half a map: maps may lie at multiples of 64."""
+
+
+def _load_map(warp: Warp, op: Op, space: str, address: int, lane: int) -> bytes:
+    lanes = np.array([lane])
+    halves = [
+        warp.machine.accesses.load(warp, op, space, np.array([at], np.int64), _HALF, lanes)
+        for at in (address, address + MAP_BYTES // 2)
+    ]
+    return np.concatenate(halves, axis=1).tobytes()
+
+
+def _store_map(warp: Warp, op: Op, space: str, address: int, lane: int, encoded: bytes) -> None:
+    words = np.frombuffer(encoded, np.uint64).reshape(2, 1, -1)
+    for at, half in zip((address, address + MAP_BYTES // 2), words, strict=True):
+        warp.machine.accesses.store(
+            warp, op, space, np.array([at], np.int64), half, np.array([lane])
+        )
+
+
+@instruction("tensormap.replace", visible=True)
+def tensormap_replace(op: Decoder) -> Run:
+    """One field of a map that lies in shared or global memory."""
+    field = op.modifiers[2]
+    kind = U64 if op.type == "b64" else U32
+    address = op.address(op.operands[0])
+    ordinal = op.immediate(op.operands[1]) if len(op.operands) == 3 else 0
+    value = op.source(op.operands[-1], kind)
+    space, place = space_of(op), op.op
+
+    def run(warp: Warp, where: Where) -> None:
+        for lane in warp.lanes(where).tolist():
+            at = int(warp.addresses(address, np.array([lane]))[0])
+            before = _load_map(warp, place, space, at, lane)
+            with told(warp.machine, place, warp.thread_name(lane)):
+                changed = replace_field(before, field, int(warp.rows[kind][value][lane]), ordinal)
+            _store_map(warp, place, space, at, lane, changed)
+
+    return run
+
+
+@instruction("tensormap.cp_fenceproxy", visible=True)
+def tensormap_copy(op: Decoder) -> Run:
+    """A warp's copy of a map from shared to global memory, with a fence."""
+    to, of = op.address(op.operands[0]), op.address(op.operands[1])
+    to_space, of_space = op.spaces[:2]
+    place = op.op
+
+    def run(warp: Warp, where: Where) -> None:
+        lane = int(warp.lanes(where)[0])
+        one = np.array([lane])
+        source, target = (int(warp.addresses(each, one)[0]) for each in (of, to))
+        encoded = _load_map(warp, place, of_space, source, lane)
+        _store_map(warp, place, to_space, target, lane, encoded)
+        warp.clocks.fence(where)
 
     return run
