@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from audit_pairs import PAIRS_FOLDER
 from tilewright.emulate import prepare
 from tilewright.emulate.explore import Expected, Explorer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 COUNTED = re.compile(r"CLC-|MBAR-0[12457]|C5|C8|C13")
 """Work loops that count each CTA of the grid once, so that lost and repeated tiles are seen."""

@@ -107,8 +107,8 @@ def architecture(made: GemmConfig) -> str:
 
 def check(made: GemmConfig, case: GemmCase, **options: Any) -> None:
     with EmulatedGpu(architecture(made), resident=RESIDENT, **options) as gpu:
-        kernel = GemmKernel(gpu, made)  # type: ignore[arg-type]
-        checked = GemmRun(gpu, kernel, case).check()  # type: ignore[arg-type]
+        kernel = GemmKernel(gpu, made)
+        checked = GemmRun(gpu, kernel, case).check()
         assert checked.passed, checked
         assert [found.message for found in gpu.outcomes[-1].findings] == []
 

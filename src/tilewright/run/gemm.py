@@ -18,7 +18,7 @@ from tilewright.kernels.source import assemble
 from tilewright.run.compiler import compile_source
 
 if TYPE_CHECKING:
-    from tilewright.run.gpu import Gpu
+    from tilewright.run.unit import Unit
 
 
 class GemmKernel:
@@ -32,7 +32,7 @@ class GemmKernel:
         NoFit: the GPU places no cluster of this kernel.
     """
 
-    def __init__(self, gpu: Gpu, config: GemmConfig, cubin: bytes | None = None) -> None:
+    def __init__(self, gpu: Unit, config: GemmConfig, cubin: bytes | None = None) -> None:
         self._gpu = gpu
         self.config = config
         if cubin is None:
@@ -121,7 +121,7 @@ class Bound:
     """
 
     def __init__(
-        self, gpu: Gpu, function: Any, argument: bytes, grid_clusters: int, config: GemmConfig
+        self, gpu: Unit, function: Any, argument: bytes, grid_clusters: int, config: GemmConfig
     ) -> None:
         self._gpu, self._function, self._argument = gpu, function, argument
         self._config = config
