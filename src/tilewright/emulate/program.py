@@ -192,6 +192,10 @@ class Program:
         """A row that nobody reads: where a result written to `_` goes."""
         return self._banks.row(width, ("scratch",))[0]
 
+    def carry(self) -> int:
+        """The row of the condition code that add.cc leaves for addc."""
+        return self._banks.row(1, ("carry",))[0]
+
     def new_banks(self) -> dict[int, Array]:
         """Registers of one warp with the constants in them."""
         banks = {width: new_bank(width, max(1, rows)) for width, rows in self._banks.rows.items()}
