@@ -200,8 +200,10 @@ class LaneClocks:
         index = np.flatnonzero(lanes)
         known = self.own[:, index].max(axis=1)
         known[SEEN, index] = known[LOOSE, index] = self.now
-        for lane in index:
-            np.maximum(self.own[:, lane], known, out=self.own[:, lane])
+        if len(index) == LANES:
+            np.maximum(self.own, known[:, None], out=self.own)
+        else:
+            self.own[:, index] = np.maximum(self.own[:, index], known[:, None])
         both = join_all({id(self.outer[k]): self.outer[k] for k in index}.values())
         for lane in index:
             self.outer[lane] = both
