@@ -96,6 +96,7 @@ def cp_async(op: Decoder) -> Run:
         lanes = warp.lanes(where)
         sources, targets = warp.addresses(of, lanes), warp.addresses(to, lanes)
         accesses = warp.machine.accesses
+        copies: list[tuple[AsyncEvent, Callable[[], None]]] = []
         for lane, source, target in zip(
             lanes.tolist(), sources.tolist(), targets.tolist(), strict=True
         ):
@@ -109,15 +110,22 @@ def cp_async(op: Decoder) -> Run:
                 here = next(
                     iter(accesses.places(warp, place_op, "global", np.array([source]), nbytes, one))
                 )
-            _copy_one(warp, lane, place_op, here, there, nbytes, count)
+            copies.append(_copy_one(warp, lane, place_op, here, there, nbytes, count))
+
+        # One agent for all lanes: which of them comes first shows nowhere.
+        def deliver() -> None:
+            for _, copy in copies:
+                copy()
+
+        Operation(warp.machine, copies[0][0], [deliver], [warp.cta]).start()
 
     return run
 
 
 def _copy_one(
     warp: Warp, lane: int, op: Op, here: Place | None, there: Place, nbytes: int, count: int
-) -> None:
-    """One thread's cp.async; it belongs to the generic proxy, so it needs no proxy fence."""
+) -> tuple[AsyncEvent, Callable[[], None]]:
+    """One thread's cp.async, and what it does; it belongs to the generic proxy, so it needs no proxy fence."""
     machine = warp.machine
     event = new_event(warp, lane, op, "cp.async")
     event.issued = (*(event.issued[SEEN],) * 3, *event.issued[3:])
@@ -132,7 +140,7 @@ def _copy_one(
         machine.accesses.async_write(event, there.segment, slice(to, to + nbytes), data)
         copy.is_done()
 
-    Operation(machine, event, [deliver], [warp.cta]).start()
+    return event, deliver
 
 
 @instruction("cp.async.commit_group", visible=True)
