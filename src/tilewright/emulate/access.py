@@ -80,11 +80,13 @@ class Accesses:
             mine = values if len(place.lanes) == len(lanes) else values[np.isin(lanes, place.lanes)]
             at = (place.offsets // size)[:, None] + _BYTES[count]
             view = place.segment.view(size)
+            silent = np.array_equal(view[at], mine)
             if self._is_watched(place.segment):
-                silent = np.array_equal(view[at], mine)
                 self._touch(
                     place, size * count, warp, op, strong=strong, writes=True, silent=silent
                 )
+            if not silent and place.segment.watched:
+                self.machine.changed()
             view[at] = mine
             if place.segment.published and not strong:
                 for offset in place.offsets.tolist():

@@ -37,12 +37,25 @@ SEEN, HALF, ASYNC, BEFORE, TENSOR, LOOSE = range(6)
 LEVELS = 6
 
 
+_NUMBERS: dict[Hashable, int] = {}
+
+
+def mark_number(key: Hashable) -> int:
+    """A number for the name of a mark: clocks are joined all the time, and numbers are quick to look up."""
+    return _NUMBERS.setdefault(key, len(_NUMBERS))
+
+
+def init_mark(barrier: Hashable) -> int:
+    """The number of "this mbarrier is initialised": negative, so that fence.mbarrier_init can tell them."""
+    return -1 - mark_number(("init", barrier))
+
+
 class Clock:
-    """What is known at one level: columns of threads by cluster, and marks. Never changed once made."""
+    """What is known at one level: columns of threads by cluster, and marks by `mark_number`. Never changed once made."""
 
     __slots__ = ("columns", "marks")
 
-    def __init__(self, columns: dict[int, Array], marks: dict[Hashable, int]) -> None:
+    def __init__(self, columns: dict[int, Array], marks: dict[int, int]) -> None:
         self.columns = columns
         self.marks = marks
 
@@ -62,8 +75,9 @@ def join(a: Clock, b: Clock) -> Clock:
         return b
     columns = _join_columns(a.columns, b.columns)
     marks = a.marks
-    if b.marks is not marks:
-        news = {key: time for key, time in b.marks.items() if marks.get(key, -1) < time}
+    if b.marks is not marks and not b.marks.items() <= marks.items():
+        get = marks.get
+        news = {key: time for key, time in b.marks.items() if get(key, -1) < time}
         if news:
             marks = marks | news
     if columns is a.columns and marks is a.marks:
@@ -111,8 +125,8 @@ def join_levels(a: Published, b: Published) -> Published:
 
 
 def with_mark(clock: Published, key: Hashable, time: int, levels: tuple[int, ...]) -> Published:
-    """The same and one mark more, at some levels and at LOOSE."""
-    mark = Clock({}, {key: time})
+    """The same and one mark more, at some levels and at LOOSE; a number is a mark's own."""
+    mark = Clock({}, {key if isinstance(key, int) else mark_number(key): time})
     return tuple(
         join(known, mark) if level in levels or level == LOOSE else known
         for level, known in enumerate(clock)
@@ -154,7 +168,11 @@ class LaneClocks:
         known = self.own[:, index].max(axis=1)
         known[SEEN, index] = known[LOOSE, index] = self.now
         levels = []
+        used = known.any(axis=1).tolist()
         for level, clock in enumerate(outer):
+            if clock is EMPTY and not used[level]:
+                levels.append(EMPTY)
+                continue
             times = clock.columns.get(self.cluster)
             times = np.zeros(self.columns, np.int32) if times is None else times.copy()
             mine = times[self.base : self.base + LANES]
@@ -182,8 +200,10 @@ class LaneClocks:
         index = np.flatnonzero(lanes)
         known = self.own[:, index].max(axis=1)
         known[SEEN, index] = known[LOOSE, index] = self.now
-        for lane in index:
-            np.maximum(self.own[:, lane], known, out=self.own[:, lane])
+        if len(index) == LANES:
+            np.maximum(self.own, known[:, None], out=self.own)
+        else:
+            self.own[:, index] = np.maximum(self.own[:, index], known[:, None])
         both = join_all({id(self.outer[k]): self.outer[k] for k in index}.values())
         for lane in index:
             self.outer[lane] = both
@@ -240,7 +260,8 @@ class LaneClocks:
 
     def knows_mark(self, lane: int, key: Hashable, time: int, level: int = LOOSE) -> bool:
         """Whether a lane knows a mark at this time or later."""
-        return self.outer[lane][level].marks.get(key, -1) >= time
+        number = key if isinstance(key, int) else mark_number(key)
+        return self.outer[lane][level].marks.get(number, -1) >= time
 
     def knows_event(self, lane: int, event: Event) -> bool:
         """Whether a lane knows that an event of its own warp, or of any lane of another, happened before."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from tilewright.emulate.clocks import SEEN
+from tilewright.emulate.clocks import SEEN, mark_number
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -71,7 +71,7 @@ class AsyncEvent:
 
     def known_to(self, clock: Clock) -> bool:
         """Whether a clock says that it is over."""
-        return any(clock.marks.get(key, -1) >= time for key, time in self.marks)
+        return any(clock.marks.get(mark_number(key), -1) >= time for key, time in self.marks)
 
     def known_at(self, clocks: Published, level: int = SEEN) -> bool:
         """The same at one level of a published clock."""

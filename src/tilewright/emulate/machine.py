@@ -52,6 +52,8 @@ class Options:
             pending.
         races: whether accesses are held against one another.
         steps_max: picks after which a run is called endless.
+        quiet_steps: picks in which nothing changes after which lanes parked at a branch's end are let go, and
+            after as many again the run is called endless.
         private_steps: instructions of a group between two visible ones, likewise.
         findings_max: findings after which a run ends.
     """
@@ -60,6 +62,7 @@ class Options:
     decline_at: frozenset[int] = frozenset()
     races: bool = True
     steps_max: int = 500_000
+    quiet_steps: int = 5000
     private_steps: int = 1_000_000
     findings_max: int = 20
 
@@ -132,6 +135,7 @@ class Machine:
         self.exit_checks: list[Callable[[Cta], None]] = []
         self.end_checks: list[Callable[[], None]] = []
         self.operations_made = self.barriers_made = self.executed = self.version = self.steps = 0
+        self._seen_version = self._quiet_since = self._disturbed_at = -1
         self.extras: dict[str, object] = {}
         self.covered = bytearray(len(program.steps))
         self.story: tuple[str, ...] = ()
@@ -248,19 +252,27 @@ class Machine:
                     raise Violation(deadlock_story(self))
                 break
             self.steps += 1
+            if self.version != self._seen_version:
+                self._seen_version, self._quiet_since = self.version, self.steps
+            elif self.steps - self._quiet_since > self.options.quiet_steps:
+                self._disturb()
             if self.steps > self.options.steps_max:
                 self._endless()
             agent = agents.pop(self.strategy.pick(agents))
             self.trace.append((agent.name, getattr(agent, "step", -1)))
-            if isinstance(agent, Group):
-                if run_group(self, agent):
-                    agents.append(agent)
-            elif isinstance(agent, Start):
-                agent.cta.start()
-            elif isinstance(agent, Operation) and agent.act():
+            if self._act(agent):
                 agents.append(agent)
         for check in self.end_checks:
             check()
+
+    def _act(self, agent: Agent) -> bool:
+        """One turn of an agent: whether it can have another."""
+        if isinstance(agent, Group):
+            return run_group(self, agent)
+        if isinstance(agent, Start):
+            agent.cta.start()
+            return False
+        return isinstance(agent, Operation) and agent.act()
 
     def groups(self) -> list[Group]:
         """Every group of lanes that has not left."""
@@ -291,12 +303,23 @@ class Machine:
             self.add_agent(group)
         return bool(self.agents)
 
+    def _disturb(self) -> None:
+        """Those who act only look and change nothing: let parked lanes go, which may be waited for."""
+        self._quiet_since = self.steps
+        parked = next((g for g in self.groups() if g.parked is not None), None)
+        if parked is not None:
+            let_go(self, parked)
+        elif self._disturbed_at == self.version:
+            self._endless()
+        else:
+            self._disturbed_at = self.version
+
     def _endless(self) -> None:
         group = next((g for g in self.groups() if g.wait is None), None)
         where = group if group is not None else self.groups()[0]
         self.stop(
             "HANG",
-            f"no end after {self.options.steps_max} steps; {where.who} is still running",
+            f"no end after {self.steps} steps; {where.who} is still running",
             self.program.steps[where.step].op,
         )
 

@@ -13,6 +13,7 @@ from tilewright.emulate.clocks import (
     NOTHING,
     SEEN,
     Published,
+    init_mark,
     join_levels,
     with_mark,
 )
@@ -44,6 +45,7 @@ class Mbarrier(Condition):
         "arrivals",
         "clock",
         "expected",
+        "init_mark",
         "key",
         "machine",
         "made_by",
@@ -70,6 +72,7 @@ class Mbarrier(Condition):
         self.made_by = made_by
         machine.barriers_made += 1
         self.key = ("mbarrier", machine.barriers_made)
+        self.init_mark = init_mark(self.key)
         self.clock: Published = NOTHING
         self.opened: Published = NOTHING
         self.observed = -1

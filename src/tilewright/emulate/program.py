@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -192,6 +193,10 @@ class Program:
         """A row that nobody reads: where a result written to `_` goes."""
         return self._banks.row(width, ("scratch",))[0]
 
+    def carry(self) -> int:
+        """The row of the condition code that add.cc leaves for addc."""
+        return self._banks.row(1, ("carry",))[0]
+
     def new_banks(self) -> dict[int, Array]:
         """Registers of one warp with the constants in them."""
         banks = {width: new_bank(width, max(1, rows)) for width, rows in self._banks.rows.items()}
@@ -254,6 +259,9 @@ def widen(value: int, width: int) -> int:
     return value & ((1 << width) - 1)
 
 
+@lru_cache(maxsize=1024)
 def lanes_of(mask: int) -> Array:
-    """A member mask as 32 bools."""
-    return (np.uint32(mask) >> np.arange(32, dtype=np.uint32) & np.uint32(1)).astype(np.bool_)
+    """A member mask as 32 bools, which must not be changed."""
+    found = (np.uint32(mask) >> np.arange(32, dtype=np.uint32) & np.uint32(1)).astype(np.bool_)
+    found.flags.writeable = False
+    return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilewright.emulate.clocks import BEFORE, SEEN, TENSOR
+from tilewright.emulate.clocks import BEFORE, SEEN, TENSOR, mark_number
 from tilewright.emulate.tmem import Allocations, new_cells
 from tilewright.emulate.warp import Condition
 
@@ -160,7 +160,7 @@ def _in_order(old: CellAccess, new: CellAccess) -> bool:
     if old.thread is new.thread:
         return True
     marks = new.event.issued[TENSOR].marks
-    return marks.get(old.thread.issued_key, 0) >= old.number
+    return marks.get(mark_number(old.thread.issued_key), 0) >= old.number
 
 
 def is_known(old: AsyncEvent, new: AsyncEvent) -> bool:

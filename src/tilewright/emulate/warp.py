@@ -97,6 +97,7 @@ class Group:
 
     __slots__ = (
         "asked_at",
+        "first_lane",
         "frames",
         "join_step",
         "joins",
@@ -131,6 +132,7 @@ class Group:
     def set_lanes(self, lanes: Array) -> None:
         """Become exactly these lanes."""
         self.lanes = lanes
+        self.first_lane = int(lanes.argmax())
         self.where: Where = True if lanes.all() else lanes
 
     def set_joins(self, joins: tuple[Join, ...]) -> None:
@@ -142,7 +144,7 @@ class Group:
     def name(self) -> tuple[int, int, int, int]:
         """(cluster, rank, warp, first lane): the same in every run of the same schedule."""
         cta = self.warp.cta
-        return (cta.cluster.index, cta.rank, self.warp.index, int(self.lanes.argmax()))
+        return (cta.cluster.index, cta.rank, self.warp.index, self.first_lane)
 
     @property
     def who(self) -> str:

@@ -19,6 +19,7 @@ from tilewright.ptx.nodes import (
     Binary,
     Block,
     Directive,
+    Group,
     Instruction,
     Integer,
     Label,
@@ -387,6 +388,8 @@ def _renamed(operand: Operand, scopes: list[_Scope]) -> Operand:  # noqa: PLR091
             return Name(_resolved(operand.name, scopes), operand.component)
         case Vector():
             return Vector(tuple(_renamed(element, scopes) for element in operand.elements))
+        case Group():
+            return Group(tuple(_renamed(element, scopes) for element in operand.elements))
         case Pair():
             return Pair(_renamed(operand.first, scopes), _renamed(operand.second, scopes))
         case Memory():

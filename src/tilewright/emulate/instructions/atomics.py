@@ -103,7 +103,6 @@ def _decode(op: Decoder, memory: Operand, values: tuple[Operand, ...], out: Oper
             warp.machine.accesses.store(
                 warp, place_of, space, at, np.ascontiguousarray(result, dtype), lane, strong=True
             )
-        warp.machine.changed()
         if acquires:
             acquire_from(warp, place_of, space, addresses, size * count, lanes, where)
         publish_at(

@@ -10,8 +10,6 @@ from tilewright.emulate.clocks import ASYNC, HALF, NOTHING, SEEN, Clock, join_le
 from tilewright.emulate.instructions import instruction
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from tilewright.emulate.clocks import Published
     from tilewright.emulate.decoder import Decoder
     from tilewright.emulate.instructions import Run
@@ -40,10 +38,10 @@ def fence_init(op: Decoder) -> Run:
 
     def run(warp: Warp, where: Where) -> None:
         for lane in range(32) if where is True else np.flatnonzero(where).tolist():
-            marks: dict[Hashable, int] = {
-                key: time
-                for key, time in warp.clocks.outer[lane][SEEN].marks.items()
-                if isinstance(key, tuple) and key[0] == "init"
+            marks = {
+                number: time
+                for number, time in warp.clocks.outer[lane][SEEN].marks.items()
+                if number < 0  # an initialisation: `init_mark`
             }
             only: Published = (Clock({}, marks), *NOTHING[1:])
             before = warp.clocks.released[lane]

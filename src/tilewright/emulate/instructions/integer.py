@@ -111,7 +111,7 @@ def with_carry(op: Decoder, *, carry_in: bool) -> Run:
     bits = WIDTHS[k]
     d = op.destination(op.operands[0], k)
     a, b = op.source(op.operands[1], k), op.source(op.operands[2], k)
-    carry = op.program.special("%carry", 1)
+    carry = op.program.carry()
     subtracts = op.op.node.opcode.root in {"sub", "subc"}
     writes = op.has("cc")
     mask = (1 << bits) - 1
@@ -142,7 +142,7 @@ def product_high(a: Array, b: Array) -> Array:
         wide = np.int64 if a.dtype.kind == "i" else np.uint64
         return np.right_shift(a.astype(wide) * b.astype(wide), wide(bits))
     high = a.astype(object) * b.astype(object)
-    return np.array([int(v) >> 64 for v in high]).astype(a.dtype)
+    return np.array([int(v) >> 64 for v in high], a.dtype)
 
 
 def product_wide(a: Array, b: Array, dtype: Any) -> Array:

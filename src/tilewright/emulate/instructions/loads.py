@@ -119,8 +119,6 @@ def st(op: Decoder) -> Run:
             else:
                 values[:, i] = given
         warp.machine.accesses.store(warp, place, space, addresses, values, lanes, strong=strong)
-        if space not in PRIVATE:
-            warp.machine.changed()
         if strong:
             publish_at(warp, place, space, addresses, size, lanes, releases=releases)
 

@@ -69,7 +69,7 @@ def find_barrier(
             op,
         )
     barrier = barrier_at(warp, op, place.segment, offset, rule, warp.thread_name(lane))
-    if not warp.clocks.knows_mark(lane, ("init", barrier.key), 1, SEEN):
+    if not warp.clocks.knows_mark(lane, barrier.init_mark, 1, SEEN):
         warp.machine.stop(
             "MBAR-04",
             f"{warp.thread_name(lane)} uses the mbarrier in {barrier.where} whose initialisation "
@@ -147,7 +147,7 @@ def _init_one(warp: Warp, op: Op, space: str, address: int, lane: int, count: in
     if segment.under_barrier is None:
         segment.under_barrier = np.zeros(segment.nbytes, np.bool_)
     segment.under_barrier[offset : offset + 8] = True
-    warp.clocks.learn(one_lane(lane), ("init", barrier.key), 1, (SEEN,))
+    warp.clocks.learn(one_lane(lane), barrier.init_mark, 1, (SEEN,))
     machine.changed()
 
 
@@ -304,7 +304,7 @@ def mbarrier_wait(op: Decoder) -> Run:  # noqa: C901  (two small functions, and 
         seen: dict[int, Mbarrier] = {}
         for lane, at in zip(lanes.tolist(), warp.addresses(address, lanes).tolist(), strict=True):
             barrier = seen.get(at)
-            if barrier is None or not warp.clocks.knows_mark(lane, ("init", barrier.key), 1, SEEN):
+            if barrier is None or not warp.clocks.knows_mark(lane, barrier.init_mark, 1, SEEN):
                 barrier = seen[at] = find_barrier(warp, place_op, space, at, lane, own=True)
             value = int(warp.rows[kind][awaited][lane])
             found[lane] = ended(barrier, value, lane, warp)
