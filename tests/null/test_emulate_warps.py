@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from ptx_lines import kernel, run
-from tilewright.emulate import Buffers, CheckFailed, launch
+from tilewright.emulate import Buffers, CheckFailed, Options, Outcome, launch, prepare
+from tilewright.emulate.explore import Explorer
 from tilewright.emulate.instructions import load_instructions
 from tilewright.errors import BadInput, UnknownName
+
+if TYPE_CHECKING:
+    from tilewright.emulate.schedule import Strategy
 
 STORE = "mul.wide.u32 %d9, t, 4; add.u64 %d9, %d9, %d0; st.global.u32 [%d9], %r0;"
 """out[t] = %r0."""
@@ -377,3 +382,64 @@ def test_every_instruction_of_the_catalogue_s_list_is_known() -> None:
         "tcgen05 wgmma xor prefetch stmatrix ldmatrix createpolicy shfl vote nanosleep"
     )
     assert set(wanted.split()) <= roots
+
+
+# --- every order --------------------------------------------------------------------------------------
+
+TICKETS = """
+    and.b32 %r4, t, 31; setp.ne.u32 %p0, %r4, 0; @%p0 bra END; shr.u32 %r1, t, 5;
+    add.u32 %r2, %r1, 1; atom.global.exch.b32 %r3, [%d0], %r2;
+    mul.wide.u32 %d4, %r1, 128; add.u64 %d4, %d4, %d1; st.global.u32 [%d4], %r3; st.global.u32 [%d4+4], %r3;
+    END: """
+"""Each of some warps puts its number into one word and keeps what it found, twice over in a place of its own."""
+
+
+def orders(warps: int, *, reduces: bool) -> tuple[set[tuple[int, ...]], int]:
+    word, found = np.zeros(1, np.uint32), np.zeros(32 * warps, np.uint32)
+    text = kernel(TICKETS, 2, threads=32 * warps)
+    explorer = Explorer(prepare(text, grid=1, args=[word, found]))
+    seen: set[tuple[int, ...]] = set()
+
+    class Seen(Explorer):
+        def _run(self, strategy: Strategy, options: Options) -> Outcome:
+            outcome = super()._run(strategy, options)
+            seen.add(tuple(found[::32].tolist()))
+            return outcome
+
+    explorer.__class__ = Seen
+    report, complete = explorer.exhaust(reduces=reduces)
+    assert complete
+    assert report.verdict == "pass"
+    return seen, len(report.outcomes)
+
+
+def in_line(warps: int) -> set[tuple[int, ...]]:
+    """Warps in any order: what each finds is the number of the one before it."""
+    numbers = range(1, warps + 1)
+    return {
+        tuple((0, *line)[line.index(warp)] for warp in numbers)
+        for line in itertools.permutations(numbers)
+    }
+
+
+def test_every_order_of_exchanges_is_found_and_few_twice_over() -> None:
+    found, runs = orders(2, reduces=True)
+    assert found == in_line(2)
+    all_found, all_runs = orders(2, reduces=False)
+    assert all_found == found
+    assert runs * 4 < all_runs
+
+
+def test_three_warps_exchange_in_all_six_orders() -> None:
+    found, runs = orders(3, reduces=True)
+    assert found == in_line(3)
+    assert runs < 200
+
+
+def test_a_race_needs_no_particular_order() -> None:
+    body = """setp.ne.u32 %p0, t, 0; @!%p0 st.global.u32 [%d0], t;
+    setp.ne.u32 %p1, t, 32; @!%p1 st.global.u32 [%d0], t;"""
+    launch_ = prepare(kernel(body, threads=64), grid=1, args=[out(1)])
+    report, complete = Explorer(launch_).exhaust()
+    assert complete
+    assert {f.rule for f in report.findings} == {"RACE"}

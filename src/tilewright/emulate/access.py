@@ -58,6 +58,7 @@ class Accesses:
                 found = values
             else:
                 found[np.isin(lanes, place.lanes)] = values
+            self._note(place.segment, place.offsets, writes=False)
             if self._is_watched(place.segment):
                 self._touch(place, size * count, warp, op, strong=strong, writes=False)
         return found
@@ -80,6 +81,7 @@ class Accesses:
             mine = values if len(place.lanes) == len(lanes) else values[np.isin(lanes, place.lanes)]
             at = (place.offsets // size)[:, None] + _BYTES[count]
             view = place.segment.view(size)
+            self._note(place.segment, place.offsets, writes=True)
             silent = np.array_equal(view[at], mine)
             if self._is_watched(place.segment):
                 self._touch(
@@ -109,6 +111,7 @@ class Accesses:
     def check_alive(self, owner: Cta, warp: Warp, lane: int, op: Op) -> None:
         """Another CTA's shared memory may be touched while that CTA runs, and this thread knows that it does."""
         who = warp.thread_name(lane)
+        self.machine.note(("life", owner.who), writes=False)
         if owner.has_exited:
             self.machine.stop("CLU-02", f"{who} reaches into {owner.who}, which has left", op)
         if not warp.clocks.knows_mark(lane, ("started", owner.cluster.index, owner.rank), 1):
@@ -154,6 +157,14 @@ class Accesses:
         else:
             segment.shadow.thread_reads(event, at, lanes, report)
 
+    def _note(self, segment: Segment, at: Array | slice, *, writes: bool) -> None:
+        """For exhaustive runs: the 16-byte pieces that a step touches."""
+        if self.machine.strategy.footprint is None or not segment.watched:
+            return
+        places = np.arange(at.start, at.stop) if isinstance(at, slice) else at.reshape(-1)
+        for piece in np.unique(places // 16).tolist():
+            self.machine.note((segment.name, piece), writes=writes)
+
     def check_no_barrier(self, segment: Segment, at: Array | slice, op: Op, who: str) -> None:
         """Ordinary writes may not touch a live mbarrier object."""
         under = segment.under_barrier
@@ -177,6 +188,7 @@ class Accesses:
 
     def async_read(self, event: AsyncEvent, segment: Segment, at: Array | slice) -> Array:
         """Bytes that a copy or matrix instruction reads."""
+        self._note(segment, at, writes=False)
         self.note_read(event, segment, at)
         found: Array = segment.data[at]
         return found
@@ -211,6 +223,7 @@ class Accesses:
 
     def note_write(self, event: AsyncEvent, segment: Segment, at: Array | slice) -> None:
         """Enter a write by a copy or matrix instruction; the CTA must be there, and no mbarrier in the way."""
+        self._note(segment, at, writes=True)
         owner = segment.cta
         if owner is not None and owner.has_exited:
             self.machine.stop(

@@ -77,6 +77,8 @@ class Cta:
     def start(self) -> None:
         """Its warps begin."""
         self.has_started = True
+        self.machine.note(("life", self.who), writes=True)
+        self.machine.note(("barrier", self.cluster.index), writes=True)
         key = ("started", self.cluster.index, self.rank)
         self.start_clock = with_mark(self.machine.launch_clock, key, 1, (SEEN,))
         threads = self.machine.threads
@@ -95,6 +97,8 @@ class Cta:
 
     def lanes_left(self, warp: Warp, lanes: Array) -> None:
         """Some threads are done."""
+        if self.cluster.barrier.own:  # leaving counts for those who wait there
+            self.machine.note(("barrier", self.cluster.index), writes=True)
         self.exit_clock = join_levels(self.exit_clock, warp.clocks.publish(lanes))
         self.cluster.barrier.lanes_left(warp, lanes)
         for barrier in self.named:
@@ -103,6 +107,8 @@ class Cta:
             self._leave()
 
     def _leave(self) -> None:
+        self.machine.note(("life", self.who), writes=True)
+        self.machine.note("clusters", writes=True)
         self._check_exit()
         self.has_exited = True
         for check in self.machine.exit_checks:

@@ -47,6 +47,7 @@ class CopyGroups(Condition):
 
     def pending(self, *, reads: bool = False) -> int:
         """Groups from the oldest that is not over (or has not been read) to the newest."""
+        self.machine.note(self.key, writes=False)
         for number, group in enumerate(self.committed):
             if not all(copy.was_read if reads else copy.done for copy in group):
                 return len(self.committed) - number
@@ -91,4 +92,5 @@ class GroupCopy:
             self.read_event.marks += [(read_mark, self.group), (done_mark, self.group)]
         if self.done and self.write_event is not None and not self.write_event.marks:
             self.write_event.marks.append((done_mark, self.group))
+        self.groups.machine.note(self.groups.key, writes=True)
         self.groups.machine.wake(self.groups)

@@ -50,6 +50,7 @@ class Decoder:
         op: the instruction, with place, facts and roles.
         operands: with every name resolved to its scope.
         first: number of the function's first step, for jumps.
+        is_private: set by the decode function where nobody else can tell when it happens.
     """
 
     def __init__(self, program: Program, function: str, flow: Flow, op: Op, first: int) -> None:
@@ -59,6 +60,7 @@ class Decoder:
         self.op = op
         self.operands = op.operands
         self.first = first
+        self.is_private = False
 
     # --- the instruction --------------------------------------------------------------------------
 

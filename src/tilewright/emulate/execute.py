@@ -114,11 +114,17 @@ def _run_guarded(
     return outcome
 
 
+def _note_warp(warp: Warp) -> None:
+    """For exhaustive runs: groups of a warp part or meet, which its other groups can tell."""
+    warp.machine.note((warp.cta.who, warp.index), writes=True)
+
+
 # --- parting and meeting ------------------------------------------------------------------------------
 
 
 def split(machine: Machine, group: Group, away: Array, target: int, join: int) -> Group:
     """Lanes `away` go on at another step; both parts meet again at `join` if there is one."""
+    _note_warp(group.warp)
     joins = group.joins
     if join == NOWHERE and group.frames:
         join = group.frames[-1].back_to
@@ -134,6 +140,7 @@ def split(machine: Machine, group: Group, away: Array, target: int, join: int) -
 
 def _rejoin(group: Group, step_number: int) -> bool:
     """At the end of a branch's sides: whether the group goes on, with those that waited for it."""
+    _note_warp(group.warp)
     while group.join_step == step_number:
         here = group.joins[-1]
         if _frames_differ(group, here):
@@ -202,6 +209,7 @@ def _gather(machine: Machine, group: Group, step: Step, step_number: int, where:
         )
     if np.array_equal(group.lanes & needed, needed):
         return True
+    _note_warp(warp)
     group.meeting = needed
     group.step = step_number
     return gather_at(machine, warp, step_number, group)
@@ -253,6 +261,7 @@ def _merge(machine: Machine, first: Group, groups: list[Group], together: Array)
 def take_out(machine: Machine, group: Group, lanes: Array) -> None:
     """Lanes leave the program for good."""
     warp = group.warp
+    _note_warp(warp)
     warp.alive &= ~lanes
     for join in group.joins:
         join.lanes &= ~lanes

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,14 @@ import numpy as np
 
 from tilewright.emulate.machine import Options
 from tilewright.emulate.report import Outcome, Report
-from tilewright.emulate.schedule import ReplayStrategy, strategy_for
+from tilewright.emulate.schedule import (
+    ExhaustiveStrategy,
+    Node,
+    Redundant,
+    ReplayStrategy,
+    following,
+    strategy_for,
+)
 from tilewright.ptx.finding import Finding
 
 if TYPE_CHECKING:
@@ -179,6 +187,24 @@ class Explorer:
                 yield from pool.imap(_run_shared, seeds, chunksize=1)
         finally:
             _SHARED.pop()
+
+    def exhaust(self, runs_max: int = 10_000, *, reduces: bool = True) -> tuple[Report, bool]:
+        """Every order of a small launch, each once up to steps that do not touch one another.
+
+        Returns:
+            the report, whose outcomes are the orders that were run to an end, and whether those are all.
+        """
+        report = Report(self.launch.program.name, lines=frozenset(self.launch.program.lines))
+        resident, declines = vary(0, self._clusters, self.resident, self.decline_at)
+        options = Options(resident=resident, decline_at=declines, races=self.races)
+        stack: list[Node] = []
+        for _ in range(runs_max):
+            with suppress(Redundant):
+                strategy = ExhaustiveStrategy(stack, reduces=reduces)
+                report.outcomes.append(self._run(strategy, options))
+            if not following(stack):
+                return report, True
+        return report, False
 
     def shrink(self, failing: Outcome, runs_max: int = SHRINK_RUNS_MAX) -> Outcome:
         """The same failure with as few decisions away from "in turn" as can be found."""

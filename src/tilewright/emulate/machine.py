@@ -28,7 +28,7 @@ from tilewright.emulate.warp import Condition, Group, Wait, Warp
 from tilewright.ptx.finding import Finding, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from tilewright.emulate.clocks import Published
     from tilewright.emulate.program import Program
@@ -216,6 +216,11 @@ class Machine:
         """Something happened that others can tell."""
         self.version += 1
 
+    def note(self, key: Hashable, *, writes: bool) -> None:
+        """The step that runs looks at something shared, or changes it."""
+        if self.strategy.footprint is not None:
+            self.strategy.footprint.add((key, writes))
+
     def wake(self, condition: Condition) -> None:
         """What was waited for has changed: whoever finds it to be ready can act."""
         if not condition.waiting:
@@ -258,10 +263,12 @@ class Machine:
                 self._disturb()
             if self.steps > self.options.steps_max:
                 self._endless()
-            agent = agents.pop(self.strategy.pick(agents))
+            place = self.strategy.pick(agents)
+            agent = agents.pop(place)
             self.trace.append((agent.name, getattr(agent, "step", -1)))
             if self._act(agent):
                 agents.append(agent)
+            self.strategy.end()
         for check in self.end_checks:
             check()
 

@@ -93,6 +93,7 @@ class Mbarrier(Condition):
 
     def expect(self, nbytes: int, op: Op, who: str) -> None:
         """Announce bytes."""
+        self.machine.note(self.key, writes=True)
         self.tx_bytes += nbytes
         if abs(self.tx_bytes) > COUNT_MAX or nbytes > COUNT_MAX:
             self.machine.stop(
@@ -154,6 +155,7 @@ class Mbarrier(Condition):
         self._settle()
 
     def _settle(self) -> None:
+        self.machine.note(self.key, writes=True)
         self.machine.changed()
         if self.pending or self.tx_bytes:
             return
@@ -165,4 +167,5 @@ class Mbarrier(Condition):
 
     def ended(self, parity: int) -> bool:
         """Whether the phase of that parity is the last that has ended."""
+        self.machine.note(self.key, writes=False)
         return (self.phase & 1) != parity

@@ -64,6 +64,7 @@ class NamedBarrier(Condition):
             holding: of bar.red, lanes whose predicate holds.
         """
         machine = self.cta.machine
+        machine.note(("barrier", self.cta.who, self.index), writes=True)
         wanted = machine.threads if threads is None else threads
         if threads is not None and (threads % 32 or threads <= 0):
             machine.stop("BAR-01", f"{warp.who}: {threads} threads are not whole warps", op)
@@ -144,6 +145,7 @@ class ClusterBarrier(Condition):
     def arrive(self, warp: Warp, lanes: Array, op: Op, *, relaxed: bool) -> None:
         """Lanes arrive, publishing what they know unless relaxed."""
         machine = self.cluster.machine
+        machine.note(("barrier", self.cluster.index), writes=True)
         own = self.own.setdefault(warp, np.full(32, -1))
         if (own[lanes] >= 0).any():
             machine.stop(

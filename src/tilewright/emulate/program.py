@@ -144,7 +144,8 @@ class Program:
                 raise NotModelled(f"`{op.name}`", op.span)
             guard = self.register(name, flow, op.guard, 1, op) if op.guard else NOWHERE
             run = known.decode(decoder)
-            step = Step(run, op, guard, op.guard_holds, known.visible, decoder.meets(known))
+            visible = known.visible and not decoder.is_private
+            step = Step(run, op, guard, op.guard_holds, visible, decoder.meets(known))
             if op.node.opcode.root == "bra":
                 target = op.operands[0]
                 label = target.name if isinstance(target, Name) else ""

@@ -152,6 +152,7 @@ class _Request:
 
     def _decide(self) -> None:
         machine = self.machine
+        machine.note("clusters", writes=True)
         requests = requests_of(machine)
         number, requests.made = requests.made, requests.made + 1
         words = self.answer.view(np.uint64)

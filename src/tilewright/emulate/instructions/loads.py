@@ -57,6 +57,7 @@ def ld(op: Decoder) -> Run:
     size = _element_bytes(op)
     address = op.address(op.operands[1])
     space = data_space(op, op.operands[1], address)
+    op.is_private = space in PRIVATE
     kinds = [op.own_kind(e, op.type) for e in elements]
     rows_to = [op.destination(e, k) for e, k in zip(elements, kinds, strict=True)]
     signed = op.type.startswith("s")
@@ -100,6 +101,7 @@ def st(op: Decoder) -> Run:
     size = _element_bytes(op)
     address = op.address(op.operands[0])
     space = data_space(op, op.operands[0], address)
+    op.is_private = space in PRIVATE
     bits = f"b{size * 8}" if words == 1 else "b128"
     kinds = [op.own_kind(e, bits) for e in elements]
     plain = [UNSIGNED[WIDTHS[k]] for k in kinds]
