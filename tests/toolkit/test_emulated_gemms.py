@@ -105,8 +105,8 @@ def architecture(made: GemmConfig) -> str:
     return {"mma.sync": "sm_80", "wgmma": "sm_90a", "tcgen05": "sm_100a"}[made.tiling.mma.family]
 
 
-def check(made: GemmConfig, case: GemmCase, **options: Any) -> None:
-    with EmulatedGpu(architecture(made), resident=RESIDENT, **options) as gpu:
+def check(made: GemmConfig, case: GemmCase, resident: int = RESIDENT, **options: Any) -> None:
+    with EmulatedGpu(architecture(made), resident=resident, **options) as gpu:
         kernel = GemmKernel(gpu, made)
         checked = GemmRun(gpu, kernel, case).check()
         assert checked.passed, checked
@@ -119,6 +119,13 @@ def test_an_emitted_gemm(name: str, around: int) -> None:
     made = CONFIGS[name]
     for seed in range(SCHEDULES):
         check(made, sized(made, RESIDENT + around), seed=seed)
+
+
+@pytest.mark.parametrize("name", ["hopper static 2x1", "alone static", "pair static", "pair clc 2"])
+def test_one_cluster_does_everything(name: str) -> None:
+    """Five tiles in one cluster: every ring goes round twice."""
+    for seed in range(SCHEDULES):
+        check(CONFIGS[name], sized(CONFIGS[name], 5), resident=1, seed=seed)
 
 
 COUNTS = (100, 0, 300, 1, 0, 129)

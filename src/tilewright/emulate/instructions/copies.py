@@ -384,6 +384,8 @@ class _Bulk:
 
         def read() -> None:
             data.append(self._read(reading))
+            if self.source.segment.cta is not None:
+                self.source.segment.cta.arrived.append(reading)  # to be waited for before it leaves
             copy.has_read()
 
         def write() -> None:

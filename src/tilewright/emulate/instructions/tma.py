@@ -269,6 +269,7 @@ class _Box:
             shared = self.warp.cta.shared
             self.machine.accesses.note_read(reading, shared, self._shared_bytes())
             elements.append(shared.view(self.size)[self.in_shared // self.size])
+            self.warp.cta.arrived.append(reading)  # it must be waited for before the CTA leaves
             copy.has_read()
 
         def write() -> None:
