@@ -443,3 +443,71 @@ def test_a_race_needs_no_particular_order() -> None:
     report, complete = Explorer(launch_).exhaust()
     assert complete
     assert {f.rule for f in report.findings} == {"RACE"}
+
+
+# --- bulk copies --------------------------------------------------------------------------------------
+
+BULK_STORE = """
+    .shared .align 16 .b8 s[128];
+    mov.u32 %r1, s; mad.lo.u32 %r2, t, 4, %r1; st.shared.u32 [%r2], t; {fence} bar.warp.sync 0xffffffff;
+    setp.ne.u32 %p0, t, 0; @%p0 bra END;
+    cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r1], 128; cp.async.bulk.commit_group; {wait}
+    END: """
+
+
+@pytest.mark.parametrize(
+    ("fence", "wait", "found"),
+    [
+        ("fence.proxy.async.shared::cta;", "cp.async.bulk.wait_group 0;", set()),
+        ("fence.proxy.async.shared::cta;", "cp.async.bulk.wait_group.read 0;", set()),
+        ("", "cp.async.bulk.wait_group 0;", {"TMA-15"}),
+        ("fence.proxy.async.shared::cta;", "", {"TMA-15"}),
+    ],
+)
+def test_a_bulk_store_needs_a_proxy_fence_and_a_wait(
+    fence: str, wait: str, found: set[str]
+) -> None:
+    data = out()
+    text = kernel(BULK_STORE.replace("{fence}", fence).replace("{wait}", wait))
+    for seed in range(4):
+        assert set(rules_of(text, data, seed=seed)) == found
+    if not found:
+        assert data.tolist() == list(range(32))
+
+
+@pytest.mark.parametrize(
+    ("expected", "size", "found"),
+    [(128, 128, None), (64, 128, "DEADLOCK"), (128, 120, "CLU-09"), (256, 128, "DEADLOCK")],
+)
+def test_a_bulk_load_completes_the_bytes_that_are_expected(
+    expected: int, size: int, found: str | None
+) -> None:
+    source, data = np.arange(32, dtype=np.uint32), out()
+    body = f"""
+    .shared .align 16 .b8 s[128]; .shared .align 8 .b64 bar[1];
+    mov.u32 %r1, s; setp.ne.u32 %p0, t, 0; @%p0 bra WAIT;
+    mbarrier.init.shared::cta.b64 [bar], 1; fence.mbarrier_init.release.cluster;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], {expected};
+    cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%d1], {size}, [bar];
+    WAIT: bar.warp.sync 0xffffffff;
+    TRY: mbarrier.try_wait.parity.shared::cta.b64 %p1, [bar], 0; @!%p1 bra TRY;
+    mad.lo.u32 %r2, t, 4, %r1; ld.shared.u32 %r0, [%r2];"""
+    text = kernel(body + STORE, 2)
+    for seed in range(4):
+        assert rules_of(text, data, source, seed=seed) == ([found] if found else [])
+    if found is None:
+        assert data.tolist() == list(range(32))
+
+
+def test_cp_async_is_seen_by_its_own_thread_after_a_wait_and_by_others_after_a_barrier() -> None:
+    body = """
+    .shared .align 16 .b8 s[128]; mov.u32 %r1, s; mad.lo.u32 %r2, t, 4, %r1;
+    mul.wide.u32 %d5, t, 4; add.u64 %d6, %d5, %d1;
+    cp.async.ca.shared.global [%r2], [%d6], 4; cp.async.commit_group; cp.async.wait_group 0; {meet}
+    xor.b32 %r3, t, 1; mad.lo.u32 %r2, %r3, 4, %r1; ld.shared.u32 %r0, [%r2];"""
+    source, data = np.arange(32, dtype=np.uint32), out()
+    text = kernel(body + STORE, 2)
+    meet = "bar.warp.sync 0xffffffff;"
+    assert rules_of(text.replace("{meet}", meet), data, source) == []
+    assert data.tolist() == [n ^ 1 for n in range(32)]
+    assert rules_of(text.replace("{meet}", ""), data, source) == ["RACE"]

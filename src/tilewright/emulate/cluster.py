@@ -25,8 +25,8 @@ EXIT_RULES = {
     "tcgen05.commit": "TC-18",
     "tensor copy": "TMA-10",
     "multicast tensor copy": "TMA-10",
-    "tensor store": "TMA-15",
     "bulk store": "TMA-15",
+    "tensor store": "TMA-15",
 }
 """The rule that a CTA breaks which leaves before such an operation of another has reached it."""
 
