@@ -87,13 +87,13 @@ class Strategy:
 
 
 class RandomStrategy(Strategy):
-    """Anybody, with equal chance; one bounded wait of four gives up."""
+    """Anybody, with equal chance; every other bounded wait that would block gives up."""
 
     def _choose(self, agents: Sequence[Agent]) -> int:
         return self.random.randrange(len(agents))
 
     def _gives_up(self) -> int:
-        return int(self.random.random() < 0.25)
+        return int(self.random.random() < 0.5)
 
     def _pending(self, clusters: int) -> int:
         return self.random.randrange(clusters)
