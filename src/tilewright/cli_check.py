@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -13,8 +13,10 @@ from tilewright.cli_options import JsonOption, parse_triple
 from tilewright.errors import BadInput
 
 if TYPE_CHECKING:
+    from tilewright.audit.locate import Locator
     from tilewright.emulate.explore import Explorer
     from tilewright.emulate.report import Outcome, Report
+    from tilewright.ptx.finding import Finding
 
 
 def check(
@@ -64,12 +66,12 @@ def check(
     try:
         if plan is not None:
             report, notes = _check_plan(plan, schedules, seed, races=races)
-            small = report.failing
+            small, locator = report.failing, None
         else:
             shape: dict[str, object] = {"kernel": kernel, "smem_bytes": smem_bytes}
             for name, text in (("grid", grid), ("cluster", cluster), ("block", block)):
                 shape[name] = parse_triple(f"--{name}", text)
-            explorer = _explorer(
+            explorer, locator = _explorer(
                 str(file), args, arch, shape, resident, _numbers(decline_at), races
             )
             report, notes = _explore(explorer, schedules, seed, processes)
@@ -78,9 +80,9 @@ def check(
         _print_unsupported(stopped, as_json)
         raise typer.Exit(2) from None
     if as_json:
-        typer.echo(json.dumps(report.as_dict(), indent=2))
+        typer.echo(json.dumps(_document(report, locator), indent=2))
     else:
-        _print(report, notes, small)
+        _print(report, notes, small, locator)
     if report.verdict == "fail":
         raise typer.Exit(1)
 
@@ -104,7 +106,8 @@ def _explorer(
     resident: int | None,
     decline_at: list[int] | None,
     races: bool,
-) -> Explorer:
+) -> tuple[Explorer, Locator]:
+    from tilewright.audit.locate import Locator
     from tilewright.emulate.explore import Explorer
     from tilewright.emulate.spec import Spec
     from tilewright.ptx import parse_ptx
@@ -114,10 +117,12 @@ def _explorer(
     if not isinstance(found, PtxText):
         raise BadInput(f"{file} holds no PTX, which is what the emulator runs", given=file)
     spec = Spec.read(args) if args is not None else Spec()
-    launch, expected = spec.prepare(parse_ptx(found.ptx, found.name), **shape)
-    return Explorer(
+    module = parse_ptx(found.ptx, found.name)
+    launch, expected = spec.prepare(module, **shape)
+    explorer = Explorer(
         launch, expected=expected, resident=resident, decline_at=decline_at, races=races
     )
+    return explorer, Locator(module, found.sources)
 
 
 def _explore(
@@ -179,9 +184,35 @@ class _Bar:
         self._progress.update(self._task, completed=done)
 
 
-def _print(report: Report, notes: list[str], small: Outcome | None) -> None:
+def _document(report: Report, locator: Locator | None) -> dict[str, Any]:
+    """The JSON, with places in the source that the reader has."""
+    found = report.as_dict()
+    if locator is not None:
+        for entry, finding in zip(found["findings"], report.findings, strict=True):
+            located = locator.locate(finding)
+            entry["file"], entry["line"] = located.place.file, located.place.line
+            entry["other_line"] = located.other.line if located.other is not None else None
+    return found
+
+
+def _print_finding(finding: Finding, locator: Locator | None) -> None:
+    """A finding with the text of both lines."""
     from tilewright.emulate.report import render_finding
 
+    if locator is None:
+        typer.echo(render_finding(finding))
+        return
+    located = locator.locate(finding)
+    typer.echo(f"{located.place}: {finding.severity} {finding.rule}: {finding.message}")
+    typer.echo(f"    {located.line_text.strip()}")
+    if located.other is not None:
+        typer.echo(f"    {located.other}: {finding.other_says or 'the other place'}")
+        typer.echo(f"    {located.other_text.strip()}")
+
+
+def _print(
+    report: Report, notes: list[str], small: Outcome | None, locator: Locator | None
+) -> None:
     count = len(report.outcomes)
     line = f"{report.kernel}: {report.verdict} after {count} schedule{'s' if count > 1 else ''}"
     if report.lines:
@@ -192,7 +223,7 @@ def _print(report: Report, notes: list[str], small: Outcome | None) -> None:
     failing = report.failing
     shown = failing.findings if failing is not None else report.findings
     for found in shown:
-        typer.echo(render_finding(found))
+        _print_finding(found, locator)
     if failing is not None and small is not None:
         _print_story(failing, small)
 

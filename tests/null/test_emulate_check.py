@@ -10,8 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from audit_pairs import PAIRS_FOLDER
-from ptx_lines import kernel
+from ptx_lines import kernel, run
+from tilewright.audit.locate import Locator
 from tilewright.cli import app
+from tilewright.cli_check import _document
 from tilewright.emulate.explore import Explorer
 from tilewright.emulate.spec import Spec
 from tilewright.errors import BadInput, TilewrightError, UnknownName
@@ -51,6 +53,15 @@ def test_a_failure_is_told_with_what_replays_it(tmp_path: Path) -> None:
     code, repeated = check(pair("CLC-06c_bad"), *again, folder=tmp_path)
     assert code == 1
     assert text.split("CLC-06c_bad.ptx:")[1:3] == repeated.split("CLC-06c_bad.ptx:")[1:3]
+
+
+def test_places_are_lines_of_the_source_that_the_kernel_came_from() -> None:
+    """`.loc` names the file; its text is what the reader sees where it is at hand."""
+    text = kernel("mov.u32 %r0, t;\n.loc 1 7 3\nst.global.u32 [%d0+128], %r0;") + '.file 1 "k.cu"\n'
+    locator = Locator(parse_ptx(text), {"k.cu": "\n" * 6 + "  out[32] = t;"})
+    report = run(text, np.zeros(32, np.uint32), check=False)
+    found = _document(report, locator)["findings"]
+    assert [(f["id"], f["file"], f["line"]) for f in found] == [("OOB", "k.cu", 7)]
 
 
 def test_json_is_as_the_design_says(tmp_path: Path) -> None:
