@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ptx_lines import kernel, run
-from tilewright.emulate import Buffers, CheckFailed, Options, Outcome, launch, prepare
+from tilewright.emulate import Buffers, CheckFailed, NotModelled, Options, Outcome, launch, prepare
 from tilewright.emulate.explore import Explorer
 from tilewright.emulate.instructions import load_instructions
 from tilewright.errors import BadInput, UnknownName
@@ -511,3 +511,15 @@ def test_cp_async_is_seen_by_its_own_thread_after_a_wait_and_by_others_after_a_b
     assert rules_of(text.replace("{meet}", meet), data, source) == []
     assert data.tolist() == [n ^ 1 for n in range(32)]
     assert rules_of(text.replace("{meet}", ""), data, source) == ["RACE"]
+
+
+def test_a_special_register_that_is_not_emulated_stops_with_its_name() -> None:
+    with pytest.raises(NotModelled, match=r"`%pm0` is not emulated"):
+        run(kernel("mov.u32 %r0, %pm0;" + STORE), out())
+
+
+def test_clocks_go_on() -> None:
+    body = "mov.u64 %d4, %clock64; mov.u64 %d5, %globaltimer; setp.gt.u64 %p0, %d5, %d4; selp.u32 %r0, 1, 0, %p0;"
+    data = out()
+    run(kernel(body + STORE), data)
+    assert data.sum() == 32

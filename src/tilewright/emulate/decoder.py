@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.emulate.errors import NotModelled
 from tilewright.emulate.registers import BYTES_OF_TYPE, KIND_OF_TYPE, PRED, U32, U64, WIDTHS
+from tilewright.emulate.special import is_special
 from tilewright.ptx.nodes import (
     Apply,
     Binary,
@@ -241,6 +242,8 @@ class Decoder:
             return self.program.constant(width, WARP_SIZE)
         if operand.name.startswith("%"):
             text = f"{operand.name}.{operand.component}" if operand.component else operand.name
+            if not is_special(text):
+                raise self.unknown(f"`{text}`")
             return self.program.special(text, width)
         return self.program.address(self.symbol(operand.name), 0, width)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.emulate.layout import SHARED_START
-from tilewright.errors import UnknownName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,20 +17,18 @@ _LANES = np.arange(32, dtype=np.uint64)
 _ONE = np.uint64(1)
 
 
-def special_values(warp: Warp, name: str) -> Any:
-    """The value of a special register in all lanes, or one for each.
-
-    Raises:
-        UnknownName: a register that is not emulated.
-    """
+def is_special(name: str) -> bool:
+    """Whether this special register is emulated."""
     base, _, axis = name.partition(".")
-    of_axis = _BY_AXIS.get(base)
-    if of_axis is not None and axis in {"x", "y", "z"}:
-        return of_axis(warp)["xyz".index(axis)]
-    plain = _PLAIN.get(name)
-    if plain is None:
-        raise UnknownName("special register", name, [*_PLAIN, *(f"{n}.x" for n in _BY_AXIS)])
-    return plain(warp)
+    return name in _PLAIN or (base in _BY_AXIS and axis in {"x", "y", "z"})
+
+
+def special_values(warp: Warp, name: str) -> Any:
+    """The value of a special register in all lanes, or one for each."""
+    base, _, axis = name.partition(".")
+    if axis:
+        return _BY_AXIS[base](warp)["xyz".index(axis)]
+    return _PLAIN[name](warp)
 
 
 def _tid(warp: Warp) -> tuple[Any, Any, Any]:
