@@ -1,6 +1,6 @@
 """The command line: parse, call, print.
 
-Exit codes: 0 done; 1 a refuted validation; 2 misuse or bad input. Errors go to standard error and name
+Exit codes: 0 done; 1 findings or a refuted validation; 2 misuse or bad input. Errors go to standard error and name
 what was given, what is allowed and the nearest thing that works.
 """
 
@@ -16,6 +16,7 @@ from tilewright import __version__
 from tilewright.cli_agent import mcp, skill_app
 from tilewright.cli_audit import audit
 from tilewright.cli_bench import bench_app, calibrate, check_app
+from tilewright.cli_check import check
 from tilewright.cli_emit import emit_app
 from tilewright.cli_gate import gate
 from tilewright.cli_options import (
@@ -53,6 +54,7 @@ app.add_typer(check_app, name="run")
 app.add_typer(bench_app, name="bench")
 app.command()(calibrate)
 app.command()(audit)
+app.command()(check)
 app.command()(gate)
 app.command()(mcp)
 app.command()(sweep)

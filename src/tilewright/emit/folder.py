@@ -104,15 +104,24 @@ def _planned(work: Workload | Plan, device: Device, options: Options | None) -> 
             given=device.name,
             allowed=str(work.device["name"]),
         )
+    return problem_of(work), work
+
+
+def problem_of(plan: Plan) -> Matmul:
+    """The problem that a plan is for.
+
+    Raises:
+        BadInput: one that no kernel computes.
+    """
     known: dict[str, type[Gemm | GroupedGemm]] = {"gemm": Gemm, "grouped-gemm": GroupedGemm}
-    kind = str(work.problem["kind"])
+    kind = str(plan.problem["kind"])
     if kind not in known:
         raise BadInput(
             f"a plan of {kind} has no kernel; there are {', '.join(known)}",
             given=kind,
             allowed=", ".join(known),
         )
-    return known[kind].of(work.problem), work
+    return known[kind].of(plan.problem)
 
 
 def render_files(

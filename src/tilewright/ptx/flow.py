@@ -19,6 +19,7 @@ from tilewright.ptx.nodes import (
     Binary,
     Block,
     Directive,
+    Group,
     Instruction,
     Integer,
     Label,
@@ -122,8 +123,9 @@ class Flow:
             if isinstance(item, Variable)
             for declared in item.declarators
         }
-        self._labels: dict[str, int] = {}
-        self._tables: dict[str, tuple[str, ...]] = {}  # of `.branchtargets`
+        self.labels: dict[str, int] = {}
+        self.tables: dict[str, tuple[str, ...]] = {}  # of `.branchtargets`
+        self._types: dict[str, str] = {}  # of `%r<10>` by prefix and scope, of others by name
         self._scopes = 0
         self._conditions: dict[int, tuple[Condition, ...]] = {}
         self._around: dict[int, list[tuple[int, frozenset[int]]]] = {}
@@ -156,10 +158,10 @@ class Flow:
                 self._lower(statement, scopes, out)
             elif isinstance(statement, Label):
                 label = scope.names[statement.name]
-                self._labels[label] = len(out)
+                self.labels[label] = len(out)
             elif isinstance(statement, Directive) and statement.name == ".branchtargets":
                 names = (each.name for each in statement.arguments if isinstance(each, Name))
-                self._tables[label] = tuple(_resolved(name, scopes) for name in names)
+                self.tables[label] = tuple(_resolved(name, scopes) for name in names)
             elif isinstance(statement, Instruction):
                 operands = tuple(_renamed(operand, scopes) for operand in statement.operands)
                 guard, holds = "", True
@@ -176,11 +178,19 @@ class Flow:
                 scope.names[statement.name] = statement.name + suffix
             elif isinstance(statement, Variable):
                 for declared in statement.declarators:
+                    self._types[declared.name + suffix] = statement.type
                     if declared.count is not None:
                         scope.counted[declared.name] = suffix
                     else:
                         scope.names[declared.name] = declared.name + suffix
                         self.variables[declared.name + suffix] = statement
+
+    def type_of(self, name: str) -> str:
+        """The type that a register or variable of the body was declared with; "" for other names."""
+        if name in self._types:
+            return self._types[name]
+        base, mark, scope = name.partition("@")
+        return self._types.get(base.rstrip("0123456789") + mark + scope, "")
 
     # --- graph ------------------------------------------------------------------------------------
 
@@ -189,13 +199,13 @@ class Flow:
         falls = bool(op.guard) or (root not in ENDS and root not in {"bra", "brx"})
         if root == "bra":
             target = op.operands[0]
-            if isinstance(target, Name) and target.name in self._labels:
-                yield self._labels[target.name]
+            if isinstance(target, Name) and target.name in self.labels:
+                yield self.labels[target.name]
         elif root == "brx":
             table = next(
-                (e.name for e in op.operands if isinstance(e, Name) and e.name in self._tables), ""
+                (e.name for e in op.operands if isinstance(e, Name) and e.name in self.tables), ""
             )
-            yield from (self._labels[name] for name in self._tables.get(table, self._labels))
+            yield from (self.labels[name] for name in self.tables.get(table, self.labels))
         if falls and op.index + 1 < len(self.ops):
             yield op.index + 1
 
@@ -299,7 +309,7 @@ class Flow:
     @cached_property
     def _dominators(self) -> dict[int, int]:
         """Immediate dominators over instructions and, as negative numbers, the two edges of each branch."""
-        return _immediate_dominators(self._edges, len(self.ops))
+        return immediate_dominators(self._edges, len(self.ops))
 
     @cached_property
     def _edges(self) -> dict[int, tuple[int, ...]]:
@@ -408,6 +418,8 @@ def _renamed(operand: Operand, scopes: list[_Scope]) -> Operand:  # noqa: PLR091
             return Name(_resolved(operand.name, scopes), operand.component)
         case Vector():
             return Vector(tuple(_renamed(element, scopes) for element in operand.elements))
+        case Group():
+            return Group(tuple(_renamed(element, scopes) for element in operand.elements))
         case Pair():
             return Pair(_renamed(operand.first, scopes), _renamed(operand.second, scopes))
         case Memory():
@@ -431,8 +443,11 @@ def _resolved(name: str, scopes: list[_Scope]) -> str:
     return name
 
 
-def _immediate_dominators(graph: dict[int, tuple[int, ...]], count: int) -> dict[int, int]:
-    """Cooper, Harvey and Kennedy's iteration over a reverse postorder from node 0."""
+def immediate_dominators(graph: dict[int, tuple[int, ...]], count: int) -> dict[int, int]:
+    """The immediate dominator of each node that node 0 reaches, itself for node 0.
+
+    Cooper, Harvey and Kennedy's iteration over a reverse postorder.
+    """
     if not count:
         return {}
     order = _reverse_postorder(graph)

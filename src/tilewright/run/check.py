@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tilewright.kernels.config import GemmConfig
     from tilewright.run.gemm import Bound, GemmKernel
-    from tilewright.run.gpu import Gpu
+    from tilewright.run.unit import Unit
 
 ACCUMULATION: dict[str, float] = {
     "bf16": 2.0**-19,
@@ -128,7 +128,7 @@ class GemmRun:
 
     def __init__(
         self,
-        gpu: Gpu,
+        gpu: Unit,
         kernel: GemmKernel,
         case: GemmCase,
         seed: int = 0,

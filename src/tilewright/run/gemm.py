@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import BadInput, NoFit
@@ -10,26 +9,16 @@ from tilewright.kernels.abi import (
     ALIGNMENT,
     TENSOR_MAP_BYTES,
     GemmShape,
-    TensorMapSpec,
     operand_maps,
     output_map,
     pack_arguments,
 )
 from tilewright.kernels.config import ENTRY, GemmConfig
 from tilewright.kernels.source import assemble
-from tilewright.run.bindings import call
 from tilewright.run.compiler import compile_source
 
 if TYPE_CHECKING:
-    from tilewright.run.gpu import Gpu
-
-_TMA_TYPES = {
-    "bf16": "BFLOAT16",
-    "fp16": "FLOAT16",
-    "fp32": "FLOAT32",
-    "fp8_e4m3": "UINT8",
-    "fp8_e5m2": "UINT8",
-}
+    from tilewright.run.unit import Unit
 
 
 class GemmKernel:
@@ -43,12 +32,12 @@ class GemmKernel:
         NoFit: the GPU places no cluster of this kernel.
     """
 
-    def __init__(self, gpu: Gpu, config: GemmConfig, cubin: bytes | None = None) -> None:
+    def __init__(self, gpu: Unit, config: GemmConfig, cubin: bytes | None = None) -> None:
         self._gpu = gpu
         self.config = config
         if cubin is None:
             source = assemble(config.kernel, config.render())
-            cubin = compile_source(source, config.kernel, gpu.architecture).cubin
+            cubin = gpu.code_of(compile_source(source, config.kernel, gpu.architecture))
         self._function = gpu.load(cubin)(ENTRY)
         size, smem = config.cluster_size, config.smem_bytes
         gpu.allow(self._function, smem_bytes=smem, nonportable=size > 8)
@@ -104,9 +93,9 @@ class GemmKernel:
             a_map, b_map = operand_maps(config, shape)
             stored = config.store_by_tma
             maps = (
-                self._encode(a_map, of_a, "a"),
-                self._encode(b_map, of_b, "b"),
-                self._encode(output_map(config, shape), output, "D") if stored else none,
+                self._gpu.encode_map(a_map, of_a, "a"),
+                self._gpu.encode_map(b_map, of_b, "b"),
+                self._gpu.encode_map(output_map(config, shape), output, "D") if stored else none,
             )
         argument = pack_arguments(
             config,
@@ -126,28 +115,6 @@ class GemmKernel:
         clusters = min(num_tiles, self.resident_clusters) if config.is_persistent else num_tiles
         return Bound(self._gpu, self._function, argument, clusters, config)
 
-    def _encode(self, spec: TensorMapSpec, address: int, what: str) -> bytes:
-        spec.check(what)
-        driver = self._gpu.driver
-        words, sizes = driver.cuuint32_t, driver.cuuint64_t
-        encoded = call(
-            driver.cuTensorMapEncodeTiled,
-            getattr(
-                driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TMA_TYPES[spec.dtype]}"
-            ),
-            3,
-            address,
-            [sizes(extent) for extent in spec.dims],
-            [sizes(stride) for stride in spec.strides_bytes],
-            [words(extent) for extent in spec.box],
-            [words(1)] * 3,
-            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spec.swizzle_bytes}B"),
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-        return ctypes.string_at(int(encoded.getPtr()), TENSOR_MAP_BYTES)
-
 
 class Bound:
     """A kernel with its arguments; nothing is launched when there is no tile.
@@ -157,7 +124,7 @@ class Bound:
     """
 
     def __init__(
-        self, gpu: Gpu, function: Any, argument: bytes, grid_clusters: int, config: GemmConfig
+        self, gpu: Unit, function: Any, argument: bytes, grid_clusters: int, config: GemmConfig
     ) -> None:
         self._gpu, self._function, self._argument = gpu, function, argument
         self._config = config

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tilewright.errors import BadInput, NoFit, Unsupported
+from tilewright.kernels.abi import TENSOR_MAP_BYTES
 from tilewright.run.bindings import CudaFailed, call, import_driver, import_nvrtc
 
 if TYPE_CHECKING:
@@ -19,12 +20,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tilewright.kernels.abi import TensorMapSpec
+    from tilewright.run.compiler import Compiled
+
 UNREADABLE = (
     "CUDA_ERROR_INVALID_IMAGE",
     "CUDA_ERROR_NO_BINARY_FOR_GPU",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
 )
 """What cuModuleLoadData says of a cubin from a newer toolkit, or for another architecture."""
+
+_TMA_TYPES = {
+    "bf16": "BFLOAT16",
+    "fp16": "FLOAT16",
+    "fp32": "FLOAT32",
+    "fp8_e4m3": "UINT8",
+    "fp8_e5m2": "UINT8",
+}
 
 WARM_UPS = 2
 SAMPLES = 9
@@ -127,6 +139,39 @@ class Gpu:
             ) from None
         self._modules.append(module)
         return lambda name: call(self._driver.cuModuleGetFunction, module, name.encode())
+
+    def code_of(self, compiled: Compiled) -> bytes:
+        """What `load` takes of a compiled source."""
+        return compiled.cubin
+
+    def encode_map(self, spec: TensorMapSpec, address: int, what: str) -> bytes:
+        """The tensor map of a tensor at a device address.
+
+        Args:
+            what: name of the operand, for messages.
+        Raises:
+            BadInput: what TMA does not take.
+        """
+        spec.check(what)
+        driver = self._driver
+        words, sizes = driver.cuuint32_t, driver.cuuint64_t
+        encoded = call(
+            driver.cuTensorMapEncodeTiled,
+            getattr(
+                driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TMA_TYPES[spec.dtype]}"
+            ),
+            3,
+            address,
+            [sizes(extent) for extent in spec.dims],
+            [sizes(stride) for stride in spec.strides_bytes],
+            [words(extent) for extent in spec.box],
+            [words(1)] * 3,
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spec.swizzle_bytes}B"),
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        return ctypes.string_at(int(encoded.getPtr()), TENSOR_MAP_BYTES)
 
     def allow(self, kernel: Any, *, smem_bytes: int = 0, nonportable: bool = False) -> None:
         """Set the attributes that large dynamic shared memory and clusters over 8 CTAs need."""

@@ -1,0 +1,478 @@
+"""Integer arithmetic and bits: PTX ISA, 9.7.1, 9.7.2 and 9.7.8."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.emulate.instructions import instruction
+from tilewright.emulate.registers import (
+    DTYPES,
+    PRED,
+    S32,
+    U32,
+    UNSIGNED,
+    WIDTHS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tilewright.emulate.decoder import Decoder
+    from tilewright.emulate.instructions import Run
+    from tilewright.emulate.registers import Array, Where
+    from tilewright.emulate.warp import Warp
+
+INTEGERS = frozenset(f"{sign}{bits}" for sign in "usb" for bits in (16, 32, 64)) | {
+    "u16x2",
+    "s16x2",
+    "pred",
+}
+WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
+
+
+def binary(op: Decoder, ufunc: Any, kind: int | None = None) -> Run:
+    """D = ufunc(a, b) on registers of one kind."""
+    k = op.kind if kind is None else kind
+    d = op.destination(op.operands[0], k)
+    a, b = op.source(op.operands[1], k), op.source(op.operands[2], k)
+
+    def run(warp: Warp, where: Where) -> None:
+        rows = warp.rows[k]
+        ufunc(rows[a], rows[b], out=rows[d], where=where)
+
+    return run
+
+
+def unary(op: Decoder, ufunc: Any, kind: int | None = None) -> Run:
+    """D = ufunc(a)."""
+    k = op.kind if kind is None else kind
+    d, a = op.destination(op.operands[0], k), op.source(op.operands[1], k)
+
+    def run(warp: Warp, where: Where) -> None:
+        rows = warp.rows[k]
+        ufunc(rows[a], out=rows[d], where=where)
+
+    return run
+
+
+def computed(
+    op: Decoder, function: Callable[..., Array], *kinds: int, result: int | None = None
+) -> Run:
+    """D = function(sources…), any function of arrays; `kinds` are those of the sources."""
+    out = op.kind if result is None else result
+    d = op.destination(op.operands[0], out)
+    sources = [(k, op.source(o, k)) for o, k in zip(op.operands[1:], kinds, strict=True)]
+
+    def run(warp: Warp, where: Where) -> None:
+        values = [warp.rows[k][row] for k, row in sources]
+        np.copyto(warp.rows[out][d], function(*values), where=where, casting="unsafe")
+
+    return run
+
+
+# --- add, sub, mul, mad -------------------------------------------------------------------------------
+
+
+def add_or_sub(op: Decoder, ufunc: Any) -> Run:
+    """Wrapping, saturating (.sat.s32), of halves (.u16x2), or with a carry out (.cc)."""
+    if op.type in {"u16x2", "s16x2"}:
+        return halves(op, ufunc)
+    if op.has("cc"):
+        return with_carry(op, carry_in=False)
+    if op.has("sat"):
+
+        def saturate(a: Array, b: Array) -> Array:
+            wide = ufunc(a.astype(np.int64), b.astype(np.int64))
+            return np.asarray(np.clip(wide, -(2**31), 2**31 - 1))
+
+        return computed(op, saturate, S32, S32)
+    return binary(op, ufunc)
+
+
+def halves(op: Decoder, ufunc: Any) -> Run:
+    """The same on the two 16-bit halves of 32 bits."""
+    dtype = np.int16 if op.type == "s16x2" else np.uint16
+    d = op.destination(op.operands[0], U32)
+    sources = [op.source(o, U32) for o in op.operands[1:]]
+
+    def run(warp: Warp, where: Where) -> None:
+        rows = warp.rows[U32]
+        found = ufunc(*(rows[s].view(dtype) for s in sources))
+        np.copyto(rows[d], np.ascontiguousarray(found, dtype).view(np.uint32), where=where)
+
+    return run
+
+
+def with_carry(op: Decoder, *, carry_in: bool) -> Run:
+    """add.cc, addc, sub.cc, subc: the carry is a predicate of the warp's."""
+    k = UNSIGNED[WIDTHS[op.kind]]
+    bits = WIDTHS[k]
+    d = op.destination(op.operands[0], k)
+    a, b = op.source(op.operands[1], k), op.source(op.operands[2], k)
+    carry = op.program.carry()
+    subtracts = op.op.node.opcode.root in {"sub", "subc"}
+    writes = op.has("cc")
+    mask = (1 << bits) - 1
+
+    def run(warp: Warp, where: Where) -> None:
+        rows, flag = warp.rows[k], warp.rows[PRED][carry]
+        first, second = rows[a].astype(object), rows[b].astype(object)
+        extra = flag.astype(int).astype(object) if carry_in else 0
+        whole = first - second - extra if subtracts else first + second + extra
+        out = np.array([int(w) & mask for w in whole], DTYPES[k])
+        if writes:
+            np.copyto(flag, np.array([not 0 <= int(w) <= mask for w in whole]), where=where)
+        np.copyto(rows[d], out, where=where)
+
+    return run
+
+
+@instruction("addc", "subc")
+def addc(op: Decoder) -> Run:
+    """Add or subtract with the carry."""
+    return with_carry(op, carry_in=True)
+
+
+def product_high(a: Array, b: Array) -> Array:
+    """The upper half of a product, of 16, 32 or 64 bits."""
+    bits = a.dtype.itemsize * 8
+    if bits < 64:
+        wide = np.int64 if a.dtype.kind == "i" else np.uint64
+        return np.right_shift(a.astype(wide) * b.astype(wide), wide(bits))
+    high = a.astype(object) * b.astype(object)
+    return np.array([int(v) >> 64 for v in high], a.dtype)
+
+
+def product_wide(a: Array, b: Array, dtype: Any) -> Array:
+    """The whole product in twice the bits."""
+    return np.multiply(a, b, dtype=dtype)
+
+
+@instruction("mul24", "mad24")
+def mul24(op: Decoder) -> Run:
+    """Products of 24 bits: low 32 bits only."""
+    if op.has("hi"):
+        raise op.unknown()
+    shift = DTYPES[op.kind](8)
+
+    def low(a: Array, b: Array, *c: Array) -> Array:
+        found = ((a << shift) >> shift) * ((b << shift) >> shift)
+        return np.asarray(found + c[0] if c else found)
+
+    return computed(op, low, *[op.kind] * (len(op.operands) - 1))
+
+
+def multiply(op: Decoder) -> Run:
+    """mul.lo, .hi and .wide of integers."""
+    if op.has("wide"):
+        wide = op.kind_of(WIDER[op.type])
+        dtype = DTYPES[wide]
+        return computed(op, lambda a, b: product_wide(a, b, dtype), op.kind, op.kind, result=wide)
+    if op.has("hi"):
+        return computed(op, product_high, op.kind, op.kind)
+    return binary(op, np.multiply)
+
+
+def multiply_add(op: Decoder) -> Run:
+    """mad.lo, .hi and .wide of integers."""
+    if op.has("cc") or op.op.node.opcode.root == "madc":
+        raise op.unknown()
+    if op.has("wide"):
+        wide = op.kind_of(WIDER[op.type])
+        dtype = DTYPES[wide]
+        return computed(
+            op,
+            lambda a, b, c: product_wide(a, b, dtype) + c,
+            op.kind,
+            op.kind,
+            wide,
+            result=wide,
+        )
+    if op.has("hi"):
+        return computed(op, lambda a, b, c: product_high(a, b).astype(c.dtype) + c, *[op.kind] * 3)
+    return computed(op, lambda a, b, c: a * b + c, *[op.kind] * 3)
+
+
+def divide(a: Array, b: Array) -> Array:
+    """Quotient towards zero; by zero all bits are one, as the hardware gives."""
+    safe = np.where(b == 0, 1, b).astype(a.dtype)
+    if a.dtype.kind == "u":
+        found = a // safe
+    else:
+        found = a // safe
+        found = found + ((a % safe != 0) & ((a < 0) != (safe < 0)))
+    return np.where(b == 0, np.array(-1).astype(a.dtype), found)
+
+
+def remainder(a: Array, b: Array) -> Array:
+    """What division towards zero leaves; by zero the dividend."""
+    safe = np.where(b == 0, 1, b).astype(a.dtype)
+    return np.where(b == 0, a, np.fmod(a, safe))
+
+
+@instruction("rem")
+def rem(op: Decoder) -> Run:
+    """Remainder."""
+    return computed(op, remainder, op.kind, op.kind)
+
+
+@instruction("sad")
+def sad(op: Decoder) -> Run:
+    """|a - b| + c."""
+    return computed(
+        op, lambda a, b, c: np.where(a > b, a - b, b - a) + c, op.kind, op.kind, op.kind
+    )
+
+
+# --- logic and shifts ---------------------------------------------------------------------------------
+
+_LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+_OF_PREDICATES = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+
+
+@instruction("and", "or", "xor")
+def logic(op: Decoder) -> Run:
+    """Bits, or predicates."""
+    root = op.op.node.opcode.root
+    return binary(op, _OF_PREDICATES[root] if op.type == "pred" else _LOGIC[root])
+
+
+@instruction("not")
+def invert(op: Decoder) -> Run:
+    """Bits, or a predicate."""
+    return unary(op, np.logical_not if op.type == "pred" else np.invert)
+
+
+@instruction("cnot")
+def cnot(op: Decoder) -> Run:
+    """1 where zero, else 0."""
+    return computed(op, lambda a: a == 0, op.kind)
+
+
+def _shifted(op: Decoder, shift: Any) -> Run:
+    """A shift by 32 unsigned bits, clamped to the width."""
+    k, bits = op.kind, WIDTHS[op.kind]
+    d = op.destination(op.operands[0], k)
+    a, b = op.source(op.operands[1], k), op.source(op.operands[2], U32)
+    dtype = DTYPES[k]
+    signed = np.dtype(dtype).kind == "i"
+
+    def run(warp: Warp, where: Where) -> None:
+        rows = warp.rows[k]
+        by = warp.rows[U32][b]
+        found = shift(rows[a], np.minimum(by, bits - 1).astype(dtype))
+        if not signed:
+            found = np.where(by >= bits, dtype(0), found)
+        np.copyto(rows[d], found, where=where)
+
+    return run
+
+
+@instruction("shl")
+def shl(op: Decoder) -> Run:
+    """Left."""
+    return _shifted(op, np.left_shift)
+
+
+@instruction("shr")
+def shr(op: Decoder) -> Run:
+    """Right; signed types keep their sign."""
+    return _shifted(op, np.right_shift)
+
+
+@instruction("shf")
+def shf(op: Decoder) -> Run:
+    """Funnel shift of {hi, lo}."""
+    wraps, left = op.has("wrap"), op.has("l")
+
+    def funnel(low: Array, high: Array, by: Array) -> Array:
+        amount = (by & 31 if wraps else np.minimum(by, 32)).astype(np.uint64)
+        both = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
+        return (both << amount) >> np.uint64(32) if left else both >> amount
+
+    return computed(op, lambda *a: funnel(*a).astype(np.uint32), U32, U32, U32)
+
+
+@instruction("bfe")
+def bfe(op: Decoder) -> Run:
+    """Bit field extract; a signed field keeps the sign of its highest bit."""
+    bits, signed, dtype = WIDTHS[op.kind], op.type.startswith("s"), DTYPES[op.kind]
+
+    def extract(a: Array, start: Array, length: Array) -> Array:
+        pos, count = (start & 255).astype(np.int64), (length & 255).astype(np.int64)
+        found = []
+        for value, p, n in zip(a.tolist(), pos.tolist(), count.tolist(), strict=True):
+            whole = value & ((1 << bits) - 1)
+            field = (whole >> p) & ((1 << n) - 1) if n and p < bits else 0
+            if signed and n:
+                sign = whole >> min(p + n - 1, bits - 1) & 1
+                width = max(0, min(n, bits - p))
+                if sign:
+                    field |= -1 << width
+            found.append(field & ((1 << bits) - 1))
+        return np.array(found, DTYPES[UNSIGNED[bits]]).view(dtype)
+
+    return computed(op, extract, op.kind, U32, U32)
+
+
+@instruction("bfi")
+def bfi(op: Decoder) -> Run:
+    """Bit field insert: a into b."""
+    bits = WIDTHS[op.kind]
+
+    def insert(a: Array, b: Array, start: Array, length: Array) -> Array:
+        found = []
+        rows = zip(a.tolist(), b.tolist(), start.tolist(), length.tolist(), strict=True)
+        for value, into, at, size in rows:
+            p, n = at & 255, size & 255
+            mask = (((1 << n) - 1) << p) & ((1 << bits) - 1) if p < bits else 0
+            found.append(into & ~mask | (value << p) & mask)
+        return np.array(found, DTYPES[op.kind])
+
+    return computed(op, insert, op.kind, op.kind, U32, U32)
+
+
+@instruction("prmt")
+def prmt(op: Decoder) -> Run:
+    """Byte permute."""
+    modes = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
+    mode = op.one_of(*modes)
+
+    def permute(a: Array, b: Array, control: Array) -> Array:
+        source = np.ascontiguousarray(a).view(np.uint8).reshape(-1, 4)
+        both = np.concatenate([source, np.ascontiguousarray(b).view(np.uint8).reshape(-1, 4)], 1)
+        steps = np.arange(4)
+        if mode:
+            low = (control & 3).astype(np.int64)[:, None]
+            chosen = {
+                "f4e": low + steps,
+                "b4e": (low - steps) % 8,
+                "rc8": low + 0 * steps,
+                "ecl": np.maximum(low, steps),
+                "ecr": np.minimum(low, steps),
+                "rc16": (low & 1) * 2 + steps % 2,
+            }[mode]
+            found = np.take_along_axis(both, chosen, 1)
+        else:
+            nibbles = (control[:, None] >> (4 * steps).astype(np.uint32)) & np.uint32(15)
+            found = np.take_along_axis(both, (nibbles & 7).astype(np.int64), 1)
+            signs = np.where(found & 0x80, 0xFF, 0).astype(np.uint8)
+            found = np.where(nibbles & 8, signs, found)
+        return np.ascontiguousarray(found).view(np.uint32).reshape(-1)
+
+    return computed(op, permute, U32, U32, U32)
+
+
+@instruction("lop3")
+def lop3(op: Decoder) -> Run:
+    """Any function of three bits, by its truth table."""
+    if op.has("BoolOp") or len(op.operands) != 5:
+        raise op.unknown()
+    table = op.immediate(op.operands[4])
+    d = op.destination(op.operands[0], U32)
+    sources = [op.source(o, U32) for o in op.operands[1:4]]
+
+    def run(warp: Warp, where: Where) -> None:
+        rows = warp.rows[U32]
+        a, b, c = (rows[s] for s in sources)
+        found = np.zeros(32, np.uint32)
+        for term in range(8):
+            if table >> term & 1:
+                found |= (a if term & 4 else ~a) & (b if term & 2 else ~b) & (c if term & 1 else ~c)
+        np.copyto(rows[d], found, where=where)
+
+    return run
+
+
+@instruction("popc")
+def popc(op: Decoder) -> Run:
+    """Bits that are one."""
+    return computed(op, np.bitwise_count, op.kind, result=U32)
+
+
+def _bit_length(a: Array) -> Array:
+    return np.array([int(v).bit_length() for v in a.tolist()])
+
+
+@instruction("clz")
+def clz(op: Decoder) -> Run:
+    """Leading zeros."""
+    bits = WIDTHS[op.kind]
+    return computed(op, lambda a: bits - _bit_length(a), op.kind, result=U32)
+
+
+@instruction("bfind")
+def bfind(op: Decoder) -> Run:
+    """The highest bit that differs from the sign; -1 where there is none."""
+    bits, as_shift = WIDTHS[op.kind], op.has("shiftamt")
+
+    def find(a: Array) -> Array:
+        place = _bit_length(np.where(a < 0, ~a, a)) - 1
+        found = np.where(place < 0, -1, bits - 1 - place) if as_shift else place
+        return found.astype(np.int64).astype(np.uint32)
+
+    return computed(op, find, op.kind, result=U32)
+
+
+@instruction("brev")
+def brev(op: Decoder) -> Run:
+    """Bits in reverse."""
+    bits = WIDTHS[op.kind]
+
+    def reverse(a: Array) -> Array:
+        return np.array([int(f"{v:0{bits}b}"[::-1], 2) for v in a.tolist()], DTYPES[op.kind])
+
+    return computed(op, reverse, op.kind)
+
+
+@instruction("bmsk")
+def bmsk(op: Decoder) -> Run:
+    """A mask of b ones from bit a on."""
+    wraps = op.has("wrap")
+
+    def mask(a: Array, b: Array) -> Array:
+        start = (a & 31 if wraps else a).astype(np.uint64)
+        count = (b & 31 if wraps else np.minimum(b, 32)).astype(np.uint64)
+        ones = (np.uint64(1) << count) - np.uint64(1)
+        return np.where(start < 32, ones << np.minimum(start, 32), 0).astype(np.uint32)
+
+    return computed(op, mask, U32, U32)
+
+
+@instruction("fns")
+def fns(op: Decoder) -> Run:
+    """The n-th set bit from a base."""
+
+    def find(mask: Array, base: Array, offset: Array) -> Array:
+        found = []
+        for bits, start, n in zip(mask.tolist(), base.tolist(), offset.tolist(), strict=True):
+            if n == 0:
+                found.append(start if bits >> start & 1 else 0xFFFFFFFF)
+                continue
+            step = 1 if n > 0 else -1
+            places = [i for i in range(start, 32 if step > 0 else -1, step) if bits >> i & 1]
+            found.append(places[abs(n) - 1] if len(places) >= abs(n) else 0xFFFFFFFF)
+        return np.array(found, np.uint32)
+
+    return computed(op, find, U32, U32, S32, result=U32)
+
+
+@instruction("dp4a", "dp2a")
+def dot(op: Decoder) -> Run:
+    """Dot product of bytes (dp4a), or of 16-bit by bytes (dp2a), plus c."""
+    first, second = op.modifiers[-2], op.modifiers[-1]
+    is_dp4a = op.op.node.opcode.root == "dp4a"
+    width_a = {"u32": np.uint8, "s32": np.int8} if is_dp4a else {"u32": np.uint16, "s32": np.int16}
+    a_type, b_type = width_a[first], {"u32": np.uint8, "s32": np.int8}[second]
+    high = op.has("hi")
+
+    def multiply_all(a: Array, b: Array, c: Array) -> Array:
+        x = np.ascontiguousarray(a).view(a_type).reshape(32, -1).astype(np.int64)
+        y = np.ascontiguousarray(b).view(b_type).reshape(32, 4).astype(np.int64)
+        if not is_dp4a:
+            y = y[:, 2:] if high else y[:, :2]
+        return np.asarray((x * y).sum(1) + c.astype(np.int64), np.uint64).astype(np.uint32)
+
+    return computed(op, multiply_all, U32, U32, U32, result=U32)

@@ -1,0 +1,133 @@
+"""A plan's own kernel on the emulator: small problems around the resident clusters, against a float64 reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tilewright.device import load
+from tilewright.emit.configs import Extras, make_path
+from tilewright.emit.folder import problem_of
+from tilewright.emulate import CheckFailed, Options
+from tilewright.emulate.explore import vary
+from tilewright.emulate.report import Outcome, Report
+from tilewright.ptx.finding import Finding
+from tilewright.ptx.source import Source
+from tilewright.run.check import GemmCase, GemmRun, ragged_axis
+from tilewright.run.emulated import EmulatedGpu
+from tilewright.run.gemm import GemmKernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tilewright.kernels.config import GemmConfig
+    from tilewright.plan_model import Plan
+
+RESIDENT = 2
+"""Clusters at once, where the schedule's seed does not say otherwise."""
+
+TILES = (RESIDENT - 1, RESIDENT, RESIDENT + 1, 2 * RESIDENT + 1)
+
+
+@dataclass(frozen=True)
+class PlanCheck:
+    """What the schedules of a plan's kernel came to.
+
+    Attributes:
+        report: every schedule of every case.
+        cases: the problems, in words.
+        worst: the largest error over its bound.
+    """
+
+    report: Report
+    cases: tuple[str, ...]
+    worst: float
+
+
+def check_plan(
+    plan: Plan,
+    *,
+    schedules: int,
+    first_seed: int = 0,
+    races: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> PlanCheck:
+    """Run the plan's kernel under `schedules` schedules, spread over the cases.
+
+    Raises:
+        Unsupported, NoFit: no kernel does this plan.
+        MissingCuda: no compiler.
+    """
+    device = load(str(plan.device["name"]))
+    problem = problem_of(plan)
+    path = make_path(problem, plan, device, Extras())
+    major, minor = path.capabilities[0]
+    architecture = f"sm_{major}{minor}{path.kind.arch_suffix}"
+    config = path.config
+    report = Report("tilewright_gemm")
+    worst = 0.0
+    cases = list(small_cases(config))
+    with EmulatedGpu(architecture, resident=RESIDENT, races=races) as gpu:
+        kernel = GemmKernel(gpu, config)
+        runs = [GemmRun(gpu, kernel, case) for case in cases]
+        for number in range(schedules):
+            seed = first_seed + number
+            run = runs[number % len(runs)]
+            resident, declines = RESIDENT, frozenset[int]()
+            if config.scheduler == "clc":
+                found, declines = vary(seed, run.bound.grid_clusters, None, None)
+                resident = found or RESIDENT
+            gpu.seed, gpu.options = (
+                seed,
+                Options(resident=resident, decline_at=declines, races=races),
+            )
+            outcome, error = _one(gpu, run)
+            worst = max(worst, error)
+            report.outcomes.append(outcome)
+            if progress is not None:
+                progress(number + 1)
+            if outcome.verdict == "fail":
+                break
+    return PlanCheck(report, tuple(map(describe, cases)), worst)
+
+
+def _one(gpu: EmulatedGpu, run: GemmRun) -> tuple[Outcome, float]:
+    try:
+        checked = run.check()
+    except CheckFailed as failed:
+        return failed.report.outcomes[0], 0.0
+    outcome = gpu.outcomes[-1]
+    if not checked.passed:
+        text = (
+            f"{describe(run.case)}: the worst element is {checked.worst:.3g} times its bound off, "
+            f"{checked.unwritten} were not written"
+        )
+        span = Source("kernel.cu", " ").span(0, 1)
+        wrong = Finding("RESULT", "error", text, span, "tilewright_gemm")
+        outcome = replace(outcome, findings=(*outcome.findings, wrong))
+    return outcome, checked.worst
+
+
+def small_cases(config: GemmConfig) -> list[GemmCase]:
+    """Problems of as many tiles as R - 1, R, R + 1 and 2 R + 1, with odd edges; groups, some empty, if ragged."""
+    tile = config.tiling.cluster_tile
+    rows, columns = (tile.n, tile.m) if config.swap_ab else (tile.m, tile.n)
+    step = config.tiling.cta_tile.k
+    axis, most = ragged_axis(config), config.max_groups
+    if axis == "k":
+        steps = ((1, 0), (1, 2), (0, 1, 1), (2, 0, 1, 1, 1))
+        counts = [tuple(step * i for i in given[:most]) for given in steps]
+        return [GemmCase(rows - 3, columns, 0, counts=given) for given in counts]
+    if axis == "m":
+        extents = ((rows, 0), (1, 0, rows), (rows + 1, 5, 0), (2 * rows, 0, 3, 0, rows + 1))
+        return [GemmCase(0, columns, step, counts=given[:most]) for given in extents]
+    return [
+        GemmCase(rows * tiles - (3 if tiles > 1 else 0), columns, step * (1 + tiles % 2))
+        for tiles in TILES
+    ]
+
+
+def describe(case: GemmCase) -> str:
+    """A problem in a few words."""
+    counts = f" by groups of {', '.join(map(str, case.counts))}" if case.counts else ""
+    return f"{case.m} x {case.n} x {case.k}{counts}"
