@@ -99,7 +99,7 @@ def vote(op: Decoder) -> Run:
     return run
 
 
-@instruction("match.sync", mask=2)
+@instruction("match.any.sync", "match.all.sync", mask=2)
 def match(op: Decoder) -> Run:
     """Lanes with the same value: of each (.any), or of all (.all)."""
     kind = U64 if op.type == "b64" else U32
