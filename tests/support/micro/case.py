@@ -66,7 +66,7 @@ class Case:
         inputs: arrays from a seeded generator.
         ctas, cluster, threads: of the launch, in x; cluster 0 is a launch without the attribute.
         maps: tensor maps that the parameter begins with.
-        module: PTX before the entry.
+        module: PTX before the entry; `directives` after its parameter.
         expected: the result by numpy, where that is easy.
         bound: None where results are equal bit for bit.
         values: the result as numbers, before it is held against the bound.
@@ -82,6 +82,7 @@ class Case:
     smem_bytes: int = 0
     maps: tuple[TensorBox, ...] = ()
     module: str = ""
+    directives: str = ""
     expected: Expected | None = None
     bound: Bound | None = None
     values: Values | None = None
@@ -105,7 +106,7 @@ class Case:
         cluster = f".reqnctapercluster {self.cluster}, 1, 1\n" if self.cluster else ""
         return (
             f"{_HEADER}{self.module}\n.visible .entry micro(.param .align 64 .b8 p[{size}])\n"
-            f".reqntid {self.threads}, 1, 1\n{cluster}{{\n{_REGISTERS}"
+            f".reqntid {self.threads}, 1, 1\n{cluster}{self.directives}\n{{\n{_REGISTERS}"
             "mov.u32 t, %tid.x; shr.u32 warp, t, 5; and.b32 lane, t, 31; mov.u32 rank, %cluster_ctarank; "
             "mov.u32 cta, %ctaid.x;\n" + "\n".join(lines) + f"\n{self.body}\nret;\n}}\n"
         )
