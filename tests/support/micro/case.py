@@ -102,7 +102,7 @@ class Case:
         first = MAP_BYTES * len(self.maps)
         lines += [f"ld.param.u64 {name}, [p+{first + 8 * i}];" for i, name in enumerate(names)]
         for i in range(len(self.maps)):
-            lines += [f".reg .b64 MAP{i};", f"mov.b64 MAP{i}, p; add.u64 MAP{i}, MAP{i}, {128 * i};"]
+            lines += [f".reg .b64 MAP{i};", f"mov.b64 MAP{i}, p; cvta.param.u64 MAP{i}, MAP{i}; add.u64 MAP{i}, MAP{i}, {128 * i};"]
         cluster = f".reqnctapercluster {self.cluster}, 1, 1\n" if self.cluster else ""
         return (
             f"{_HEADER}{self.module}\n.visible .entry micro(.param .align 64 .b8 p[{size}])\n"
