@@ -16,9 +16,9 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-sys.path[:0] = [str(Path(__file__).parents[i] / f) for i, f in ((1, "support"), (2, "src"))]
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import numpy as np
 
@@ -34,22 +34,31 @@ CASE_S, START_S = 12.0, 60.0
 NAMES = list(ALL)
 
 
+def say(text: str, where: TextIO = sys.stdout) -> None:
+    """A line, now."""
+    print(text, file=where, flush=True)
+
+
 def work(first: int, *, emulated: bool) -> None:
     """Run cases from `first` on, a line of JSON each; end at an error, for the context may be lost."""
     with EmulatedGpu("sm_90a", resident=16, races=False) if emulated else Gpu() as device:
         about = {"gpu": device.name, "driver": getattr(device, "driver_version", "none")}
-        print(json.dumps(about), flush=True)
+        say(json.dumps(about))
         for name in NAMES[first:]:
             case = ALL[name]
-            row: dict[str, Any] = {"case": name, "digest": case.digest}
+            row: dict[str, Any] = {
+                "case": name,
+                "digest": case.digest,
+                "inputs": case.inputs_digest(SEED),
+            }
             try:
                 runs = [run_case(device, case, SEED) for _ in range(1 if emulated else 2)]
             except Exception as error:  # noqa: BLE001  (whatever it is, the other cases are still wanted)
                 row["error"] = f"{type(error).__name__}: {error}"[:300]
-                print(json.dumps(row), flush=True)
+                say(json.dumps(row))
                 return
             row |= packed(runs[0]) | {"repeats": all(np.array_equal(runs[0], r) for r in runs)}
-            print(json.dumps(row), flush=True)
+            say(json.dumps(row))
 
 
 class Worker:
@@ -57,7 +66,9 @@ class Worker:
 
     def __init__(self, first: int, *, emulated: bool) -> None:
         words = [sys.executable, __file__, "--worker", str(first), *(["--emulated"] * emulated)]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # noqa: S603
+        self.process = subprocess.Popen(  # noqa: S603
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         self.lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         self.errors: list[str] = []
@@ -96,7 +107,11 @@ class Worker:
 def record(*, emulated: bool, deadline_s: float) -> dict[str, Any]:
     """All cases, by as many workers as it takes."""
     begin = time.monotonic()
-    result: dict[str, Any] = {"date": datetime.now(UTC).date().isoformat(), "seed": SEED, "cases": {}}
+    result: dict[str, Any] = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "seed": SEED,
+        "cases": {},
+    }
     rows: dict[str, Any] = result["cases"]
     idle = 0  # workers in a row that did not start
     while len(rows) < len(NAMES) and time.monotonic() - begin < deadline_s and idle < 3:
@@ -104,7 +119,7 @@ def record(*, emulated: bool, deadline_s: float) -> dict[str, Any]:
         about = worker.answer(START_S)
         idle = idle + 1 if isinstance(about, str) else 0
         if isinstance(about, str):
-            print(about, file=sys.stderr)
+            say(about, sys.stderr)
         else:
             result |= about
         while not idle and len(rows) < len(NAMES) and time.monotonic() - begin < deadline_s:
@@ -115,7 +130,7 @@ def record(*, emulated: bool, deadline_s: float) -> dict[str, Any]:
             assert row.pop("case") == name
             rows[name] = row
             if "error" in row:
-                print(f"{name}: {row['error']}", file=sys.stderr)
+                say(f"{name}: {row['error']}", sys.stderr)
                 break
         worker.stop()
     return result
@@ -127,7 +142,9 @@ def main() -> None:
     options.add_argument("file", nargs="?", type=Path)
     options.add_argument("--worker", type=int, help="run cases from this one on and print them")
     options.add_argument("--emulated", action="store_true", help="the emulator instead of a GPU")
-    options.add_argument("--deadline-s", type=float, default=240.0, help="write what there is by then")
+    options.add_argument(
+        "--deadline-s", type=float, default=240.0, help="write what there is by then"
+    )
     given = options.parse_args()
     if given.worker is not None:
         work(given.worker, emulated=given.emulated)
@@ -140,8 +157,12 @@ def main() -> None:
     given.file.write_text(json.dumps(result, indent=0) + "\n", encoding="utf-8")
     good = sum("data" in row for row in result["cases"].values())
     unsteady = [name for name, row in result["cases"].items() if not row.get("repeats", True)]
-    print(f"micro: {good} of {len(NAMES)} recorded on {result.get('gpu')} in {time.monotonic() - begin:.0f} s")
-    print(f"{given.file.stat().st_size / 1e6:.2f} MB; not the same twice: {', '.join(unsteady) or 'none'}")
+    say(
+        f"micro: {good} of {len(NAMES)} recorded on {result.get('gpu')} in {time.monotonic() - begin:.0f} s"
+    )
+    say(
+        f"{given.file.stat().st_size / 1e6:.2f} MB; not the same twice: {', '.join(unsteady) or 'none'}"
+    )
 
 
 if __name__ == "__main__":

@@ -95,7 +95,8 @@ class TensorMap:
         dims: elements along each dimension.
         strides_bytes: of every dimension but the innermost, whose elements are adjacent.
         box: elements that a copy spans along each dimension.
-        element_strides: every how many-th of them it takes; all of them when empty.
+        element_strides: every how many-th of them it takes; all of them when empty. The first is ignored, as
+            without interleaving the driver says it is.
         swizzle: a key of SWIZZLES.
         nan_fill: elements outside are NaN instead of zero.
     """
@@ -121,8 +122,8 @@ class TensorMap:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """`element_strides`, written out."""
-        return self.element_strides or (1,) * self.rank
+        """`element_strides`, written out; TMA ignores that of the innermost dimension."""
+        return (1, *self.element_strides[1:]) if self.element_strides else (1,) * self.rank
 
     @property
     def box_elements(self) -> tuple[int, ...]:
@@ -154,7 +155,7 @@ class TensorMap:
         for what, values, size in (
             ("strides", self.strides_bytes, self.rank - 1),
             ("box", self.box, self.rank),
-            ("element strides", self.steps, self.rank),
+            ("element strides", self.element_strides or self.steps, self.rank),
         ):
             if len(values) != size:
                 raise BadInput(
@@ -168,7 +169,7 @@ class TensorMap:
         for stride in self.strides_bytes:
             _multiple("stride in bytes", stride, 16)
             _within("stride in bytes", stride, 0, (1 << 40) - 1)
-        for size, step in zip(self.box, self.steps, strict=True):
+        for size, step in zip(self.box, self.element_strides or self.steps, strict=True):
             _within("box extent", size, 1, 256)
             _within("element stride", step, 1, 8)
         inner_bytes = self.box[0] * self.element_bytes

@@ -279,7 +279,11 @@ def value_of_halves(result: Array) -> Array:
     rows = []
     for row, (_, type_, _) in zip(result.reshape(-1, THREADS), HALF_APPROXIMATE, strict=True):
         bits = row.astype(np.uint16)
-        wide = bits.view(np.float16) if type_ == "f16" else (bits.astype(np.uint32) << 16).view(np.float32)
+        wide = (
+            bits.view(np.float16)
+            if type_ == "f16"
+            else (bits.astype(np.uint32) << 16).view(np.float32)
+        )
         rows.append(wide.astype(np.float64))
     return np.stack(rows)
 
@@ -298,6 +302,16 @@ CASES = [
     *split("halves", HALVES),
     *split("convert_integer", CONVERT_INTEGER),
     *split("convert_float", CONVERT_FLOAT),
-    lines_case("approximate", [(line, f"f32 = {pool} {pool}") for line, pool, _, _ in APPROXIMATE], approximation_bound, value_of_singles),
-    lines_case("approximate_halves", [(line, f"{type_} = {type_}") for line, type_, _ in HALF_APPROXIMATE], half_bound, value_of_halves),
+    lines_case(
+        "approximate",
+        [(line, f"f32 = {pool} {pool}") for line, pool, _, _ in APPROXIMATE],
+        approximation_bound,
+        value_of_singles,
+    ),
+    lines_case(
+        "approximate_halves",
+        [(line, f"{type_} = {type_}") for line, type_, _ in HALF_APPROXIMATE],
+        half_bound,
+        value_of_halves,
+    ),
 ]

@@ -102,7 +102,10 @@ class Case:
         first = MAP_BYTES * len(self.maps)
         lines += [f"ld.param.u64 {name}, [p+{first + 8 * i}];" for i, name in enumerate(names)]
         for i in range(len(self.maps)):
-            lines += [f".reg .b64 MAP{i};", f"mov.b64 MAP{i}, p; cvta.param.u64 MAP{i}, MAP{i}; add.u64 MAP{i}, MAP{i}, {128 * i};"]
+            lines += [
+                f".reg .b64 MAP{i};",
+                f"mov.b64 MAP{i}, p; cvta.param.u64 MAP{i}, MAP{i}; add.u64 MAP{i}, MAP{i}, {128 * i};",
+            ]
         cluster = f".reqnctapercluster {self.cluster}, 1, 1\n" if self.cluster else ""
         return (
             f"{_HEADER}{self.module}\n.visible .entry micro(.param .align 64 .b8 p[{size}])\n"
@@ -110,6 +113,13 @@ class Case:
             "mov.u32 t, %tid.x; shr.u32 warp, t, 5; and.b32 lane, t, 31; mov.u32 rank, %cluster_ctarank; "
             "mov.u32 cta, %ctaid.x;\n" + "\n".join(lines) + f"\n{self.body}\nret;\n}}\n"
         )
+
+    def inputs_digest(self, seed: int) -> str:
+        """Of the inputs: another numpy may draw others."""
+        whole = hashlib.sha256()
+        for array in self.arrays(seed):
+            whole.update(array.tobytes())
+        return whole.hexdigest()[:16]
 
     @property
     def digest(self) -> str:

@@ -20,7 +20,21 @@ if TYPE_CHECKING:
 Line = tuple[str, str]
 """The instruction, and "u32 = u32 s32" for the types of x, a and b."""
 
-POOLS = ("b16", "b32", "b64", "f16", "bf16", "f16x2", "bf16x2", "f32", "f64", "unit", "near", "angle", "fp8")
+POOLS = (
+    "b16",
+    "b32",
+    "b64",
+    "f16",
+    "bf16",
+    "f16x2",
+    "bf16x2",
+    "f32",
+    "f64",
+    "unit",
+    "near",
+    "angle",
+    "fp8",
+)
 BITS = {"b16": 16, "b32": 32, "b64": 64, "f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f64": 64,
         "unit": 32, "near": 32, "angle": 32, "fp8": 16}  # fmt: skip
 THREADS = 128
@@ -97,7 +111,8 @@ def _random(name: str, rng: np.random.Generator, count: int) -> Array:
         return _half(name, wide, rng)
     if name in {"f16x2", "bf16x2"}:
         low, high = (_half(name[:-2], part, rng) for part in (wide, np.roll(wide, 7)))
-        return low | high << np.uint64(16)
+        both: Array = low | high << np.uint64(16)
+        return both
     if name == "f64":
         return wide.view(np.uint64)
     if name == "unit":  # from 2^-100 to 2^100, positive
@@ -114,7 +129,8 @@ def _half(name: str, values: Array, rng: np.random.Generator) -> Array:
         return rng.integers(0, 1 << 16, len(values), np.uint64)
     if name == "f16":
         return values.astype(np.float16).view(np.uint16).astype(np.uint64)
-    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint64)
+    cut: Array = values.astype(np.float32).view(np.uint32) >> np.uint32(16)
+    return cut.astype(np.uint64)
 
 
 def _f32(*values: float) -> list[int]:
@@ -126,8 +142,38 @@ _F32 = [
     *_f32(57344, 61440, 61441, 255, 255.5, 256, -0.5, 2.0**-14, 2.0**-24, 2.0**-25, 3 * 2.0**-26, 2.0**-9, 2.0**-10, 2.0**-17),
     1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x7FC00000, 0x3F808000, 0x3F818000, 0x3F801000, 0x3F803000, 0x3F800FFF,
 ]  # fmt: skip
-_F16 = [0, 0x8000, 1, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x3C00, 0xBC00, 0x3C01, 0x3800, 0x4200]
-_BF16 = [0, 0x8000, 1, 0x807F, 0x0080, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x3F80, 0xBF80, 0x3F81, 0x3F00, 0x4040]
+_F16 = [
+    0,
+    0x8000,
+    1,
+    0x83FF,
+    0x0400,
+    0x7BFF,
+    0xFBFF,
+    0x7C00,
+    0xFC00,
+    0x3C00,
+    0xBC00,
+    0x3C01,
+    0x3800,
+    0x4200,
+]
+_BF16 = [
+    0,
+    0x8000,
+    1,
+    0x807F,
+    0x0080,
+    0x7F7F,
+    0xFF7F,
+    0x7F80,
+    0xFF80,
+    0x3F80,
+    0xBF80,
+    0x3F81,
+    0x3F00,
+    0x4040,
+]
 CORNERS: dict[str, list[int]] = {
     "b16": [0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0x8001, 0xFFFF],
     "b32": [0, 1, 2, 7, 31, 32, 33, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFE, 0xFFFFFFFF],

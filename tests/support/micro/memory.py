@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from micro.case import INIT, Case, linear, load, once, store, wait
-
-if TYPE_CHECKING:
-    from micro.case import Array
 
 SHARED = ".shared .align 1024 .b8 s[{}]; .shared .align 8 .b64 bar[4];\n.reg .b32 s0, b0; mov.u32 s0, s; mov.u32 b0, bar;\n"
 SYNC = "bar.sync 0;\n"
@@ -61,18 +56,37 @@ REDUCTIONS = [
 ]  # fmt: skip
 """Floating-point sums are of small integers: exact in any order."""
 
+
 def _reductions(space: str, opcode: str) -> str:
     """128 threads on one place each of global or shared memory; then OUT[i] in 8 bytes."""
-    parts = ["add.u32 %r3, %r1, 0; cvt.u64.u32 %d3, %r1; mul.lo.u64 %d3, %d3, 0x100000001; and.b32 %r4, %r1, 7; cvt.rn.f32.u32 %f1, %r4;"]
-    parts += ["cvt.rn.f64.u32 %g1, %r4; cvt.rn.f16x2.f32 %r5, %f1, %f1; and.b32 %r8, %r1, 1; cvt.rn.f32.u32 %f2, %r8; cvt.rn.bf16x2.f32 %r6, %f2, %f2;"]
-    value = {"b32": "%r3", "b64": "%d3", "f32": "%f1", "f64": "%g1", "f16x2": "%r5", "bf16x2": "%r6"}
+    parts = [
+        "add.u32 %r3, %r1, 0; cvt.u64.u32 %d3, %r1; mul.lo.u64 %d3, %d3, 0x100000001; and.b32 %r4, %r1, 7; cvt.rn.f32.u32 %f1, %r4;"
+    ]
+    parts += [
+        "cvt.rn.f64.u32 %g1, %r4; cvt.rn.f16x2.f32 %r5, %f1, %f1; and.b32 %r8, %r1, 1; cvt.rn.f32.u32 %f2, %r8; cvt.rn.bf16x2.f32 %r6, %f2, %f2;"
+    ]
+    value = {
+        "b32": "%r3",
+        "b64": "%d3",
+        "f32": "%f1",
+        "f64": "%g1",
+        "f16x2": "%r5",
+        "bf16x2": "%r6",
+    }
     for i, (kind, word) in enumerate(REDUCTIONS):
         operand = "0x7fffffff" if word[:3] in {"inc", "dec"} else value[kind]
         place = f"[s0+{8 * i}]" if space == "shared" else f"[OUT+{8 * i}]"
         if opcode == "red":
             parts.append(f"red.{space}.{word} {place}, {operand};")
         else:
-            register = {"b32": "%r7", "b64": "%d7", "f32": "%f7", "f64": "%g7", "f16x2": "%r7", "bf16x2": "%r7"}[kind]
+            register = {
+                "b32": "%r7",
+                "b64": "%d7",
+                "f32": "%f7",
+                "f64": "%g7",
+                "f16x2": "%r7",
+                "bf16x2": "%r7",
+            }[kind]
             parts.append(f"atom.{space}.{word} {register}, {place}, {operand};")
     return "\n".join(parts)
 
@@ -83,7 +97,10 @@ def _start_shared() -> str:
 
 
 def _copy_shared(count: int) -> str:
-    return SYNC + f"setp.ge.u32 %p1, t, {count}; @%p1 bra DONE; mad.lo.u32 %r9, t, 8, s0; ld.shared.u64 %d9, [%r9]; {store('%d9', 'u64', 't')} DONE:"
+    return (
+        SYNC
+        + f"setp.ge.u32 %p1, t, {count}; @%p1 bra DONE; mad.lo.u32 %r9, t, 8, s0; ld.shared.u64 %d9, [%r9]; {store('%d9', 'u64', 't')} DONE:"
+    )
 
 
 EXCHANGES = """
@@ -126,7 +143,12 @@ NEXT: add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 10; @%p2 bra ROUND; {store("%r9
 
 # --- mbarriers ----------------------------------------------------------------------------------------------------------
 
-_START = once(f"mbarrier.init.shared::cta.b64 [b0], 128; mbarrier.init.shared::cta.b64 [b0+8], 1; {INIT}") + SYNC
+_START = (
+    once(
+        f"mbarrier.init.shared::cta.b64 [b0], 128; mbarrier.init.shared::cta.b64 [b0+8], 1; {INIT}"
+    )
+    + SYNC
+)
 
 PARITY = f"""{_START}
 mbarrier.test_wait.parity.shared::cta.b64 %p1, [b0], 0; selp.u32 %r2, 1, 0, %p1; mbarrier.test_wait.parity.shared::cta.b64 %p1, [b0], 1; selp.u32 %r3, 2, 0, %p1; add.u32 %r2, %r2, %r3; bar.sync 1;
@@ -139,7 +161,8 @@ add.u32 %r2, %r2, %r3; {store("%r2", index="t")}
 
 STATES = f"""{_START}
 mbarrier.arrive.shared::cta.b64 %d1, [b0]; WAIT: mbarrier.test_wait.shared::cta.b64 %p1, [b0], %d1; @!%p1 bra WAIT; bar.sync 1;
-{once('''mbarrier.arrive.expect_tx.shared::cta.b64 %d2, [b0+8], 48; mbarrier.test_wait.shared::cta.b64 %p1, [b0+8], %d2; selp.u32 %r2, 1, 0, %p1;
+{
+    once('''mbarrier.arrive.expect_tx.shared::cta.b64 %d2, [b0+8], 48; mbarrier.test_wait.shared::cta.b64 %p1, [b0+8], %d2; selp.u32 %r2, 1, 0, %p1;
 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [b0+8], 32; mbarrier.test_wait.shared::cta.b64 %p1, [b0+8], %d2; selp.u32 %r3, 2, 0, %p1; add.u32 %r2, %r2, %r3;
 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [b0+8], 16; mbarrier.test_wait.shared::cta.b64 %p1, [b0+8], %d2; selp.u32 %r3, 4, 0, %p1; add.u32 %r2, %r2, %r3;
 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [b0+8], 16; mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [b0+8], 16; mbarrier.test_wait.parity.shared::cta.b64 %p1, [b0+8], 1; selp.u32 %r3, 8, 0, %p1; add.u32 %r2, %r2, %r3;
@@ -147,18 +170,19 @@ mbarrier.init.shared::cta.b64 [b0+16], 5; mbarrier.arrive.shared::cta.b64 %d3, [
 mbarrier.arrive_drop.shared::cta.b64 %d5, [b0+16]; mbarrier.pending_count.b64 %r6, %d5; mbarrier.arrive.shared::cta.b64 %d6, [b0+16]; mbarrier.pending_count.b64 %r7, %d6;
 mbarrier.arrive.shared::cta.b64 %d7, [b0+16], 3; mbarrier.pending_count.b64 %r8, %d7; mbarrier.test_wait.shared::cta.b64 %p1, [b0+16], %d7; selp.u32 %r9, 16, 0, %p1; add.u32 %r2, %r2, %r9; mbarrier.arrive.shared::cta.b64 _, [b0+16], 1;
 mbarrier.test_wait.shared::cta.b64 %p1, [b0+16], %d7; selp.u32 %r9, 32, 0, %p1; add.u32 %r2, %r2, %r9; mbarrier.inval.shared::cta.b64 [b0+16];
-st.global.v4.u32 [OUT], {%r2, %r4, %r5, %r6}; st.global.v2.u32 [OUT+16], {%r7, %r8};''')}
+st.global.v4.u32 [OUT], {%r2, %r4, %r5, %r6}; st.global.v2.u32 [OUT+16], {%r7, %r8};''')
+}
 """
 
 # --- asynchronous copies ------------------------------------------------------------------------------------------------
 
-CP_ASYNC = f"""
-mad.lo.u32 %r8, t, 16, s0; mul.wide.u32 %d1, t, 16; add.u64 %d1, %d1, IN0; st.shared.v4.u32 [%r8+4096], {{%r1, %r1, %r1, %r1}};
+CP_ASYNC = """
+mad.lo.u32 %r8, t, 16, s0; mul.wide.u32 %d1, t, 16; add.u64 %d1, %d1, IN0; st.shared.v4.u32 [%r8+4096], {%r1, %r1, %r1, %r1};
 cp.async.cg.shared.global [%r8], [%d1], 16; cp.async.commit_group; and.b32 %r2, t, 15; cp.async.cg.shared.global [%r8+2048], [%d1+2048], 16, %r2;
 and.b32 %r3, t, 7; min.u32 %r3, %r3, 4; cp.async.ca.shared.global [%r8+4096], [%d1], 4, %r3; and.b32 %r4, t, 8; cp.async.ca.shared.global.L2::128B [%r8+4104], [%d1+2048], 8, %r4; cp.async.commit_group;
-cp.async.wait_group 1; bar.sync 0; xor.b32 %r5, t, 33; mad.lo.u32 %r6, %r5, 16, s0; ld.shared.v2.u64 {{%d2, %d3}}, [%r6]; cp.async.wait_all; bar.sync 0;
-ld.shared.v2.u64 {{%d4, %d5}}, [%r6+2048]; ld.shared.v2.u64 {{%d6, %d7}}, [%r6+4096]; mul.wide.u32 %d8, t, 48; add.u64 %d8, %d8, OUT;
-st.global.v2.u64 [%d8], {{%d2, %d3}}; st.global.v2.u64 [%d8+16], {{%d4, %d5}}; st.global.v2.u64 [%d8+32], {{%d6, %d7}};
+cp.async.wait_group 1; bar.sync 0; xor.b32 %r5, t, 33; mad.lo.u32 %r6, %r5, 16, s0; ld.shared.v2.u64 {%d2, %d3}, [%r6]; cp.async.wait_all; bar.sync 0;
+ld.shared.v2.u64 {%d4, %d5}, [%r6+2048]; ld.shared.v2.u64 {%d6, %d7}, [%r6+4096]; mul.wide.u32 %d8, t, 48; add.u64 %d8, %d8, OUT;
+st.global.v2.u64 [%d8], {%d2, %d3}; st.global.v2.u64 [%d8+16], {%d4, %d5}; st.global.v2.u64 [%d8+32], {%d6, %d7};
 """
 
 CP_ASYNC_BARRIER = f"""
@@ -171,22 +195,51 @@ st.global.v2.u64 [%d8], {{%d2, %d3}};
 
 BULK = f"""
 {once(f"mbarrier.init.shared::cta.b64 [b0], 1; {INIT}")} {SYNC}
-{once('''mbarrier.arrive.expect_tx.shared::cta.b64 _, [b0], 2064;
+{
+    once('''mbarrier.arrive.expect_tx.shared::cta.b64 _, [b0], 2064;
 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s0], [IN0], 2048, [b0];
-cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s0+2048], [IN0+32], 16, [b0];''')}
-{wait("b0", 0)} mad.lo.u32 %r8, t, 16, s0; ld.shared.v4.u32 {{%r2, %r3, %r4, %r5}}, [%r8]; add.u32 %r2, %r2, %r5; xor.b32 %r4, %r4, %r3; {SYNC} st.shared.v4.u32 [%r8], {{%r5, %r4, %r3, %r2}};
-fence.proxy.async; {SYNC} {once('''cp.async.bulk.global.shared::cta.bulk_group [OUT], [s0], 2064; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;''')}
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s0+2048], [IN0+32], 16, [b0];''')
+}
+{
+    wait("b0", 0)
+} mad.lo.u32 %r8, t, 16, s0; ld.shared.v4.u32 {{%r2, %r3, %r4, %r5}}, [%r8]; add.u32 %r2, %r2, %r5; xor.b32 %r4, %r4, %r3; {
+    SYNC
+} st.shared.v4.u32 [%r8], {{%r5, %r4, %r3, %r2}};
+fence.proxy.async; {SYNC} {
+    once(
+        '''cp.async.bulk.global.shared::cta.bulk_group [OUT], [s0], 2064; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;'''
+    )
+}
 """
 
-_TYPES = ("add.u32", "min.s32", "max.u32", "and.b32", "or.b32", "xor.b32", "add.u64", "inc.u32", "dec.u32", "min.u64", "max.s64")
+_TYPES = (
+    "add.u32",
+    "min.s32",
+    "max.u32",
+    "and.b32",
+    "or.b32",
+    "xor.b32",
+    "add.u64",
+    "inc.u32",
+    "dec.u32",
+    "min.u64",
+    "max.s64",
+)
 BULK_REDUCE = f"""
 mad.lo.u32 %r8, t, 16, s0; mul.wide.u32 %d1, t, 16; add.u64 %d2, %d1, IN0; ld.global.v4.u32 {{%r2, %r3, %r4, %r5}}, [%d2]; st.shared.v4.u32 [%r8], {{%r2, %r3, %r4, %r5}};
 and.b32 %r2, %r2, 7; cvt.rn.f32.u32 %f1, %r2; cvt.rn.f16x2.f32 %r6, %f1, %f1; cvt.rn.bf16x2.f32 %r7, %f1, %f1; mad.lo.u32 %r9, t, 4, s0; st.shared.f32 [%r9+2048], %f1; st.shared.u32 [%r9+2560], %r6; st.shared.u32 [%r9+3072], %r7;
 fence.proxy.async; {SYNC}
-{once("".join(f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{word} [OUT+{512 * i}], [s0+{128 * i}], 512;" for i, word in enumerate(_TYPES))
-+ "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [OUT+5632], [s0+2048], 512; cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.f16 [OUT+6144], [s0+2560], 512;"
-"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16 [OUT+6656], [s0+3072], 512; cp.reduce.async.bulk.global.shared::cta.bulk_group.min.f16 [OUT+7168], [s0+2560], 512; cp.reduce.async.bulk.global.shared::cta.bulk_group.max.bf16 [OUT+7680], [s0+3072], 512;"
-"cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0; cp.async.bulk.wait_group 0;")}
+{
+    once(
+        "".join(
+            f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{word} [OUT+{512 * i}], [s0+{128 * i}], 512;"
+            for i, word in enumerate(_TYPES)
+        )
+        + "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [OUT+5632], [s0+2048], 512; cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.f16 [OUT+6144], [s0+2560], 512;"
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16 [OUT+6656], [s0+3072], 512; cp.reduce.async.bulk.global.shared::cta.bulk_group.min.f16 [OUT+7168], [s0+2560], 512; cp.reduce.async.bulk.global.shared::cta.bulk_group.max.bf16 [OUT+7680], [s0+3072], 512;"
+        "cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0; cp.async.bulk.wait_group 0;"
+    )
+}
 """
 
 # what the groups let go: two stores, the first waited for alone
@@ -201,7 +254,15 @@ setp.ge.u32 %p1, t, 128; @%p1 bra OTHER; setmaxnreg.dec.sync.aligned.u32 24; bra
 """
 
 
-def _case(name: str, body: str, output: tuple[tuple[int, ...], str], *, shared: int = 16384, count: int = 512, **options: object) -> Case:
+def _case(
+    name: str,
+    body: str,
+    output: tuple[tuple[int, ...], str],
+    *,
+    shared: int = 16384,
+    count: int = 512,
+    **options: object,
+) -> Case:
     first = SHARED.format(shared) + linear() + load("%r1", "u32")
     options = {"threads": 128, **options}
     return Case(name, first + "\n" + body, output, words(max(count, 128)), **options)  # type: ignore[arg-type]

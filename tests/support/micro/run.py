@@ -28,7 +28,14 @@ class Device(Protocol):
     def download(self, pointer: int, shape: tuple[int, ...], dtype: Any) -> Array: ...
     def free(self, pointer: int) -> None: ...
     def launch_packed(
-        self, kernel: Any, ctas: int, threads: int, argument: bytes, *, cluster: int, smem_bytes: int
+        self,
+        kernel: Any,
+        ctas: int,
+        threads: int,
+        argument: bytes,
+        *,
+        cluster: int,
+        smem_bytes: int,
     ) -> None: ...
 
 

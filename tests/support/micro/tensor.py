@@ -18,7 +18,17 @@ from micro.tma import copy_in
 if TYPE_CHECKING:
     from micro.case import Array, Bound
 
-BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f32": 32, "s32": 32}
+BITS = {
+    "f16": 16,
+    "bf16": 16,
+    "tf32": 32,
+    "e4m3": 8,
+    "e5m2": 8,
+    "s8": 8,
+    "u8": 8,
+    "f32": 32,
+    "s32": 32,
+}
 INTEGERS = {"s8", "u8", "s32"}
 FP8 = {"e4m3", "e5m2"}
 THREADS = 128
@@ -33,7 +43,9 @@ def elements(rng: np.random.Generator, name: str, count: int, kind: str) -> Arra
         wide = _bits(rng.integers(-3, 4, count).astype(np.float32), name)
     elif name in FP8:  # every magnitude up to 2, by bits
         top = 0x40
-        wide = rng.integers(0, top, count, np.uint64) | rng.integers(0, 2, count, np.uint64) << np.uint64(7)
+        wide = rng.integers(0, top, count, np.uint64) | rng.integers(
+            0, 2, count, np.uint64
+        ) << np.uint64(7)
     else:
         wide = _bits(rng.standard_normal(count).astype(np.float32), name)
     return wide.astype(f"u{bits // 8}").view(np.uint32)
@@ -85,7 +97,9 @@ def sum_bound(k: int, a: str, b: str, d: str) -> Bound:
 
 def as_numbers(d: str):  # type: ignore[no-untyped-def]  # noqa: ANN201
     """Result words as numbers; two f16 a word."""
-    return lambda result: np.asarray(result.view(np.float16 if d == "f16" else np.float32), np.float64)
+    return lambda result: np.asarray(
+        result.view(np.float16 if d == "f16" else np.float32), np.float64
+    )
 
 
 # --- mma.sync -----------------------------------------------------------------------------------------------------------
@@ -93,13 +107,21 @@ def as_numbers(d: str):  # type: ignore[no-untyped-def]  # noqa: ANN201
 
 def mma_case(k: int, a: str, b: str, d: str, kind: str, extra: str = "") -> Case:
     """One mma.sync of each of four warps: registers from the inputs, D to the output."""
-    counts = {"a": 16 * k * BITS[a] // 32 // 32, "b": 8 * k * BITS[b] // 32 // 32, "c": 2 if d == "f16" else 4}
+    counts = {
+        "a": 16 * k * BITS[a] // 32 // 32,
+        "b": 8 * k * BITS[b] // 32 // 32,
+        "c": 2 if d == "f16" else 4,
+    }
     start = {"a": 10, "b": 20, "c": 30}
-    loads = []
-    for i, (name, count) in enumerate(counts.items()):
-        for r in range(count):
-            loads.append(f"mad.lo.u32 %r1, t, {count}, {r}; mul.wide.u32 %d1, %r1, 4; add.u64 %d1, %d1, IN{i}; ld.global.u32 %r{start[name] + r}, [%d1];")
-    regs = {name: "{" + ", ".join(f"%r{start[name] + r}" for r in range(count)) + "}" for name, count in counts.items()}
+    loads = [
+        f"mad.lo.u32 %r1, t, {count}, {r}; mul.wide.u32 %d1, %r1, 4; add.u64 %d1, %d1, IN{i}; ld.global.u32 %r{start[name] + r}, [%d1];"
+        for i, (name, count) in enumerate(counts.items())
+        for r in range(count)
+    ]
+    regs = {
+        name: "{" + ", ".join(f"%r{start[name] + r}" for r in range(count)) + "}"
+        for name, count in counts.items()
+    }
     results = [f"%r{40 + r}" for r in range(counts["c"])]
     kinds = f"{d}.{a}.{b}.{d}"
     floats = d == "f32"
@@ -117,7 +139,10 @@ def mma_case(k: int, a: str, b: str, d: str, kind: str, extra: str = "") -> Case
     )
 
     def inputs(rng: np.random.Generator) -> list[Array]:
-        return [elements(rng, t, THREADS * n * 32 // BITS[t], kind) for t, n in zip((a, b, d), counts.values(), strict=True)]
+        return [
+            elements(rng, t, THREADS * n * 32 // BITS[t], kind)
+            for t, n in zip((a, b, d), counts.values(), strict=True)
+        ]
 
     exact = a in INTEGERS or kind == "small"
     return Case(
@@ -155,11 +180,18 @@ def _transfers() -> Case:
     for trans in ("", ".trans"):
         for count in (1, 2, 4):
             regs = [f"%r{10 + i}" for i in range(count)]
-            lines.append(f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{', '.join(regs)}}}, [%r1];")
+            lines.append(
+                f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{', '.join(regs)}}}, [%r1];"
+            )
             for register in regs:
-                lines.append(f"mad.wide.u32 %d1, t, 4, OUT; st.global.u32 [%d1+{4 * THREADS * place}], {register};")
+                lines.append(
+                    f"mad.wide.u32 %d1, t, 4, OUT; st.global.u32 [%d1+{4 * THREADS * place}], {register};"
+                )
                 place += 1
-    lines.append("movmatrix.sync.aligned.m8n8.trans.b16 %r20, %r10; mad.wide.u32 %d1, t, 4, OUT;" + f"st.global.u32 [%d1+{4 * THREADS * place}], %r20;")
+    lines.append(
+        "movmatrix.sync.aligned.m8n8.trans.b16 %r20, %r10; mad.wide.u32 %d1, t, 4, OUT;"
+        f"st.global.u32 [%d1+{4 * THREADS * place}], %r20;"
+    )
     place += 1
     lines.append("add.u32 %r2, %r1, 2048;")
     for trans in ("", ".trans"):
@@ -167,11 +199,19 @@ def _transfers() -> Case:
             regs = [f"%r{10 + i}" for i in range(count)]
             read = "mad.lo.u32 %r3, warp, 512, s0; mad.lo.u32 %r3, lane, 16, %r3; ld.shared.v4.u32 {%r30, %r31, %r32, %r33}, [%r3+2048];"
             lines.append("st.shared.v4.u32 [%r2], {t, t, t, t}; bar.warp.sync 0xffffffff;")
-            lines.append(f"stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%r2], {{{', '.join(regs)}}}; bar.warp.sync 0xffffffff; {read} bar.warp.sync 0xffffffff;")
-            for register in range(4):
-                lines.append(f"st.global.u32 [%d1+{4 * THREADS * place}], %r{30 + register};")
+            lines.append(
+                f"stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%r2], {{{', '.join(regs)}}}; bar.warp.sync 0xffffffff; {read} bar.warp.sync 0xffffffff;"
+            )
+            for word in range(4):
+                lines.append(f"st.global.u32 [%d1+{4 * THREADS * place}], %r{30 + word};")
                 place += 1
-    return Case("matrices", "\n".join(lines), ((place, THREADS), "u4"), lambda rng: [rng.integers(0, 2**32, 512, np.uint32)], threads=THREADS)
+    return Case(
+        "matrices",
+        "\n".join(lines),
+        ((place, THREADS), "u4"),
+        lambda rng: [rng.integers(0, 2**32, 512, np.uint32)],
+        threads=THREADS,
+    )
 
 
 # --- wgmma ----------------------------------------------------------------------------------------------------------------
@@ -207,10 +247,14 @@ def wgmma_case(
     first = 20
     names = [f"{prefix}{first + r}" for r in range(count)]
     loads = "".join(
-        f"ld.global.u32 %r1, [%d1+{4 * THREADS * r}]; " + (f"mov.b32 {name}, %r1;" if floats else f"mov.b32 {name}, %r1;")
+        f"ld.global.u32 %r1, [%d1+{4 * THREADS * r}]; mov.b32 {name}, %r1;"
         for r, name in enumerate(names)
     )
-    a_regs = "".join(f"ld.global.u32 %r{10 + r}, [%d2+{4 * THREADS * r}];" for r in range(4)) if registers else ""
+    a_regs = (
+        "".join(f"ld.global.u32 %r{10 + r}, [%d2+{4 * THREADS * r}];" for r in range(4))
+        if registers
+        else ""
+    )
     products = []
     for step in range(steps):
         left = "{%r10, %r11, %r12, %r13}" if registers else f"%d{10 + step}"
@@ -238,18 +282,29 @@ def wgmma_case(
         body += f"mov.b32 %r1, {name}; st.global.u32 [%d1+{4 * THREADS * r}], %r1;\n"
 
     def inputs(rng: np.random.Generator) -> list[Array]:
-        image = np.concatenate([elements(rng, a, A_BYTES * 8 // BITS[a], kind), elements(rng, b, b_bytes * 8 // BITS[b], kind)])
+        image = np.concatenate(
+            [
+                elements(rng, a, A_BYTES * 8 // BITS[a], kind),
+                elements(rng, b, b_bytes * 8 // BITS[b], kind),
+            ]
+        )
         start = elements(rng, d, THREADS * count * 32 // BITS[d], "small")
         return [image, start, elements(rng, a, THREADS * 4 * 32 // BITS[a], kind)]
 
     def bound(given: list[Array], result: Array) -> Array:
         image, _, own = given
         cut = A_BYTES // 4
-        return sum_bound(k * steps, a, b, d)([own if registers else image[:cut], image[cut:]], result)
+        return sum_bound(k * steps, a, b, d)(
+            [own if registers else image[:cut], image[cut:]], result
+        )
 
     exact = a in INTEGERS or kind == "small"
     words = [f"wgmma_n{n}_{d}_{a}_{b}_{kind}_{swizzle}"]
-    words += ["registers"] * registers + [f"trans{trans[0]}{trans[1]}"] * (trans != (0, 0)) + [f"signs{signs[0]}{signs[1]}"] * (signs != (1, 1))
+    words += (
+        ["registers"] * registers
+        + [f"trans{trans[0]}{trans[1]}"] * (trans != (0, 0))
+        + [f"signs{signs[0]}{signs[1]}"] * (signs != (1, 1))
+    )
     words += [f"steps{steps}"] * (steps > 1) + [extra[1:]] * bool(extra)
     return Case(
         "_".join(words), body, ((count, THREADS), "u4"), inputs, threads=THREADS,
