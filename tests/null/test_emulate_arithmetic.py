@@ -67,6 +67,24 @@ def funnel(low: int, high: int, by: int) -> int:
     return (high << 32 | low) << (by & 31) >> 32
 
 
+def forward(a: int, b: int, control: int) -> int:
+    """prmt.f4e: four bytes from byte `control` on."""
+    return (b << 32 | a) >> 8 * (control & 3) & 0xFFFFFFFF
+
+
+def of_24_bits(a: int, b: int) -> int:
+    return signed(a, 24) * signed(b, 24) >> 16
+
+
+def extended(a: int, b: int) -> int:
+    """szext.wrap.s32."""
+    return signed(a, b & 31) if b & 31 else 0
+
+
+def clamped(value: int) -> int:
+    return max(-(2**31), min(2**31 - 1, value))
+
+
 def lop3(a: int, b: int, c: int) -> int:
     return a & b | c  # table 0xEA
 
@@ -101,6 +119,12 @@ CASES: list[tuple[str, tuple[str, ...], Callable[..., int]]] = [
     ("bfi.b32 x, a, c, 5, 9;", ("u32", "u32", "u32", "u32"), lambda a, _b, c: inserted(a, c, 5, 9)),
     ("prmt.b32 x, a, b, c;", ("u32", "u32", "u32", "u32"), permuted),
     ("lop3.b32 x, a, b, c, 0xEA;", ("u32", "u32", "u32", "u32"), lop3),
+    ("prmt.b32.f4e x, a, b, c;", ("u32", "u32", "u32", "u32"), forward),
+    ("mul24.hi.s32 x, a, b;", ("s32", "s32", "s32"), of_24_bits),
+    ("mad24.hi.sat.s32 x, a, b, c;", ("s32", "s32", "s32", "s32"), lambda a, b, c: clamped(of_24_bits(a, b) + c)),
+    ("mad.hi.sat.s32 x, a, b, c;", ("s32", "s32", "s32", "s32"), lambda a, b, c: clamped((a * b >> 32) + c)),
+    ("szext.wrap.s32 x, a, b;", ("s32", "s32", "u32"), extended),
+    ("szext.clamp.u32 x, a, b;", ("u32", "u32", "u32"), lambda a, b: a & (1 << min(b, 32)) - 1),
     ("popc.b64 x, a;", ("u32", "u64"), lambda a: a.bit_count()),
     ("clz.b32 x, a;", ("u32", "u32"), lambda a: 32 - a.bit_length()),
     ("brev.b32 x, a;", ("u32", "u32"), lambda a: int(f"{a:032b}"[::-1], 2)),
@@ -143,6 +167,14 @@ def test_128_bits_are_added_with_a_carry() -> None:
         (int(x) + int(y) >> 64) + int(x) + int(y) & 2**64 - 1 for x, y in zip(a, b, strict=True)
     ]
     assert found.tolist() == carried
+
+
+def test_a_product_of_128_bits_is_made_of_halves_with_a_carry() -> None:
+    a, b, c = (integers("u64", seed) for seed in (6, 7, 8))
+    code = "mad.lo.cc.u64 %d20, a, b, c;\nmadc.hi.u64 x, a, b, 0;"
+    found = compute(code, ("u64", "u64", "u64", "u64"), a, b, c)
+    wide = [int(x) * int(y) + int(z) >> 64 for x, y, z in zip(a, b, c, strict=True)]
+    assert found.tolist() == wide
 
 
 # --- floating point -----------------------------------------------------------------------------------
@@ -259,3 +291,19 @@ def test_functions(line: str, function: Callable[[Any], Any]) -> None:
     a = np.linspace(0.25, 8, 32).astype(np.float32)
     found = compute(line, ("f32", "f32"), a)
     np.testing.assert_allclose(found, function(a.astype(np.float64)), rtol=2.0**-22)
+
+
+def test_the_smaller_magnitude_with_the_sign_of_the_product() -> None:
+    a, b = floats(11), floats(12)
+    found = compute("min.xorsign.abs.f32 x, a, b;", ("f32", "f32", "f32"), a, b)
+    wanted = np.minimum(np.abs(a), np.abs(b)) * np.sign(a) * np.sign(b)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_set_gives_a_number_in_each_half() -> None:
+    a, b = (RNG.standard_normal(64).astype(np.float16) for _ in range(2))
+    types = ("u32", "u32", "u32")
+    found = compute("set.gt.f16x2.f16x2 x, a, b;", types, a.view(np.uint32), b.view(np.uint32))
+    np.testing.assert_array_equal(found.view(np.float16), (a > b).astype(np.float16))
+    one = compute("set.gt.f16.f16 x, a, b;", ("f16", "f16", "f16"), a[:32], b[:32])
+    np.testing.assert_array_equal(one, (a > b).astype(np.float16)[:32])

@@ -274,6 +274,16 @@ def div(op: Decoder) -> Run:
     return _finish(op, np.divide, op.kind, 2)
 
 
+def _of_magnitudes(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """.xorsign.abs: of the magnitudes, with the product's sign."""
+
+    def signed(a: Array, b: Array) -> Array:
+        found = function(np.abs(a), np.abs(b))
+        return np.where(np.signbit(a) ^ np.signbit(b), -found, found)
+
+    return signed
+
+
 def _least_or_most(op: Decoder, plain: Any, ignoring: Any, comparing: Any) -> Run:
     if op.type in {"u16x2", "s16x2"}:
         return halves(op, comparing)
@@ -283,10 +293,10 @@ def _least_or_most(op: Decoder, plain: Any, ignoring: Any, comparing: Any) -> Ru
             return computed(op, lambda a, b: np.maximum(comparing(a, b), 0), op.kind, op.kind)
         return run
     function = plain if op.has("NaN") else ignoring
+    if op.has("xorsign"):
+        function = _of_magnitudes(function)
     if op.type in _HALF_TYPES:
         return _of_halves(op, function)
-    if op.has("abs") or op.has("xorsign"):
-        raise op.unknown()
     if len(op.operands) == 4:
         return _finish(op, lambda a, b, c: function(function(a, b), c), op.kind, 3)
     return _finish(op, function, op.kind, 2)

@@ -106,11 +106,13 @@ def halves(op: Decoder, ufunc: Any) -> Run:
 
 
 def with_carry(op: Decoder, *, carry_in: bool) -> Run:
-    """add.cc, addc, sub.cc, subc: the carry is a predicate of the warp's."""
+    """add.cc, sub.cc, mad.cc and what takes the carry in: it is a predicate of the warp's."""
     k = UNSIGNED[WIDTHS[op.kind]]
     bits = WIDTHS[k]
     d = op.destination(op.operands[0], k)
-    a, b = op.source(op.operands[1], k), op.source(op.operands[2], k)
+    *factors, a, b = (op.source(o, k) for o in op.operands[1:])
+    multiply = product_high if op.has("hi") else np.multiply
+    signed = DTYPES[op.kind]
     carry = op.program.carry()
     subtracts = op.op.node.opcode.root in {"sub", "subc"}
     writes = op.has("cc")
@@ -118,7 +120,11 @@ def with_carry(op: Decoder, *, carry_in: bool) -> Run:
 
     def run(warp: Warp, where: Where) -> None:
         rows, flag = warp.rows[k], warp.rows[PRED][carry]
-        first, second = rows[a].astype(object), rows[b].astype(object)
+        left = rows[a]
+        if factors:
+            found = multiply(rows[factors[0]].view(signed), left.view(signed))
+            left = found.astype(signed).view(DTYPES[k])
+        first, second = left.astype(object), rows[b].astype(object)
         extra = flag.astype(int).astype(object) if carry_in else 0
         whole = first - second - extra if subtracts else first + second + extra
         out = np.array([int(w) & mask for w in whole], DTYPES[k])
@@ -129,9 +135,9 @@ def with_carry(op: Decoder, *, carry_in: bool) -> Run:
     return run
 
 
-@instruction("addc", "subc")
+@instruction("addc", "subc", "madc")
 def addc(op: Decoder) -> Run:
-    """Add or subtract with the carry."""
+    """Add, subtract, or multiply and add with the carry."""
     return with_carry(op, carry_in=True)
 
 
@@ -152,16 +158,23 @@ def product_wide(a: Array, b: Array, dtype: Any) -> Array:
 
 @instruction("mul24", "mad24")
 def mul24(op: Decoder) -> Run:
-    """Products of 24 bits: low 32 bits only."""
-    if op.has("hi"):
-        raise op.unknown()
-    shift = DTYPES[op.kind](8)
+    """Products of 24 bits: the low 32 bits of 48, or the high ones."""
+    dtype, shift, high = DTYPES[op.kind], DTYPES[op.kind](8), op.has("hi")
+    saturates = op.has("sat")
 
-    def low(a: Array, b: Array, *c: Array) -> Array:
-        found = ((a << shift) >> shift) * ((b << shift) >> shift)
+    def of_24_bits(a: Array, b: Array, *c: Array) -> Array:
+        whole = ((a << shift) >> shift).astype(np.int64) * ((b << shift) >> shift).astype(np.int64)
+        found = (whole >> 16 if high else whole).astype(dtype)
+        if saturates:
+            return saturated(found, c[0])
         return np.asarray(found + c[0] if c else found)
 
-    return computed(op, low, *[op.kind] * (len(op.operands) - 1))
+    return computed(op, of_24_bits, *[op.kind] * (len(op.operands) - 1))
+
+
+def saturated(a: Array, b: Array) -> Array:
+    """A sum clamped to the 32 bits of s32."""
+    return np.clip(a.astype(np.int64) + b.astype(np.int64), -(2**31), 2**31 - 1).astype(np.int32)
 
 
 def multiply(op: Decoder) -> Run:
@@ -177,8 +190,8 @@ def multiply(op: Decoder) -> Run:
 
 def multiply_add(op: Decoder) -> Run:
     """mad.lo, .hi and .wide of integers."""
-    if op.has("cc") or op.op.node.opcode.root == "madc":
-        raise op.unknown()
+    if op.has("cc"):
+        return with_carry(op, carry_in=False)
     if op.has("wide"):
         wide = op.kind_of(WIDER[op.type])
         dtype = DTYPES[wide]
@@ -190,6 +203,8 @@ def multiply_add(op: Decoder) -> Run:
             wide,
             result=wide,
         )
+    if op.has("sat"):
+        return computed(op, lambda a, b, c: saturated(product_high(a, b), c), *[op.kind] * 3)
     if op.has("hi"):
         return computed(op, lambda a, b, c: product_high(a, b).astype(c.dtype) + c, *[op.kind] * 3)
     return computed(op, lambda a, b, c: a * b + c, *[op.kind] * 3)
@@ -362,7 +377,7 @@ def prmt(op: Decoder) -> Run:
             found = np.where(nibbles & 8, signs, found)
         return np.ascontiguousarray(found).view(np.uint32).reshape(-1)
 
-    return computed(op, permute, U32, U32, U32)
+    return computed(op, permute, U32, U32, U32, result=U32)
 
 
 @instruction("lop3")
@@ -439,6 +454,26 @@ def bmsk(op: Decoder) -> Run:
         return np.where(start < 32, ones << np.minimum(start, 32), 0).astype(np.uint32)
 
     return computed(op, mask, U32, U32)
+
+
+@instruction("szext")
+def szext(op: Decoder) -> Run:
+    """The low b bits of a, extended by zeros or by their sign."""
+    clamps, signed = op.has("clamp"), op.kind == S32
+
+    def extend(a: Array, b: Array) -> Array:
+        found = []
+        for value, given in zip(a.tolist(), b.tolist(), strict=True):
+            count = given & 31
+            if clamps and given >= 32:
+                found.append(value)
+                continue
+            low = value & (1 << count) - 1
+            negative = signed and count and low >> count - 1
+            found.append(low | 0xFFFFFFFF << count & 0xFFFFFFFF if negative else low)
+        return np.array(found, np.uint32)
+
+    return computed(op, extend, U32, U32, result=U32)
 
 
 @instruction("fns")

@@ -226,12 +226,29 @@ def _setp_halves(op: Decoder) -> Run:
 def set_(op: Decoder) -> Run:
     """All ones (or 1.0) where the comparison holds."""
     to, of = op.modifiers[-2], op.modifiers[-1]
-    if len(op.operands) != 3 or of.endswith("x2"):
+    if len(op.operands) != 3:
         raise op.unknown()
+    if of.endswith("x2"):
+        return _set_halves(op, to)
     out, k = op.kind_of(to), op.kind_of(of)
     compare = _compared(op, of)
-    one: Any = 1.0 if to == "f32" else DTYPES[out](0) - DTYPES[out](1)
+    one: Any = {"f32": 1.0, "f16": 1.0, "bf16": 0x3F80}.get(to)
+    if one is None:
+        one = ~DTYPES[out](0)
     return computed(op, lambda a, b: np.where(compare(a, b), one, 0), k, k, result=out)
+
+
+def _set_halves(op: Decoder, to: str) -> Run:
+    """The same of each half of f16x2 or bf16x2."""
+    compare = _compared(op, op.type.removesuffix("x2"))
+    number = np.float16 if op.type == "f16x2" else np.uint16
+    one = {"f16x2": 0x3C00, "bf16x2": 0x3F80}.get(to, 0xFFFF)
+
+    def whole(a: Array, b: Array) -> Array:
+        holds = compare(*(np.ascontiguousarray(v).view(number) for v in (a, b)))
+        return np.where(holds, one, 0).astype(np.uint16).view(np.uint32)
+
+    return computed(op, whole, U32, U32, result=U32)
 
 
 @instruction("selp")
