@@ -280,7 +280,7 @@ def drop_warp_sync(subject: Subject) -> Iterator[Break]:
         before = any(
             flow.path((read.index,), (op.index,), others)
             for read in reads
-            if op.index - read.index < 40
+            if 0 < op.index - read.index < 40
         )
         behind = any(
             flow.path((op.index,), (arrive.index,), others)

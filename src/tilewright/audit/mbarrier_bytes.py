@@ -39,7 +39,7 @@ def one_sided(kernel: Kernel) -> Iterator[Outcome]:
         expects = [op for op in signals if "tx_bytes" in op.roles and op.is_a(*EXPECTS)]
         others = [op for op in signals if op.is_a("mbarrier.complete_tx")]
         amounts = [_number(kernel, op, "tx_bytes") for op in expects]
-        if any(op.is_a("clusterlaunchcontrol") for op in brings):
+        if not expects and any(op.is_a("clusterlaunchcontrol") for op in brings):
             continue  # CLC-04's
         if brings and all(amount == 0 for amount in amounts):
             at = (expects or [op for op in signals if op.is_a(*ARRIVES)] or brings)[0]

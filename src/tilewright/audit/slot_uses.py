@@ -82,9 +82,9 @@ def _early_reads(kernel: Kernel) -> Iterator[Outcome]:
             for crowd in kernel.paths.crowds_of(read):
                 mine = [op for op in waits if crowd.may(kernel.threads(op)[0])]
                 goal = (read.index,)
-                if not mine or not kernel.paths.find(crowd, (-1,), goal, closed=done):
+                if not kernel.paths.find(crowd, (-1,), goal, closed=done):
                     continue
-                if kernel.paths.find(
+                if mine and kernel.paths.find(
                     crowd, (-1,), goal, closed=done, certain=True, open_=kernel.paths.must(read, ())
                 ):
                     yield kernel.finding(
@@ -94,7 +94,11 @@ def _early_reads(kernel: Kernel) -> Iterator[Outcome]:
                     )  # fmt: skip
                 else:
                     yield kernel.undecided(
-                        "TMA-07", "whether data lead past the wait for what st.async brings", read
+                        "TMA-07",
+                        "whether data lead past the wait for what st.async brings"
+                        if mine
+                        else "whether others have waited for what st.async brings, for threads that never do",
+                        read,
                     )
                 return
 
