@@ -15,7 +15,7 @@ from tilewright.emulate.warp import Wait
 from tilewright.ptx.nodes import Memory, Sink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tilewright.emulate.decoder import Address, Decoder
     from tilewright.emulate.instructions import Outcome, Run
@@ -79,6 +79,15 @@ def find_barrier(
             "initialised here",
         )
     return barrier
+
+
+def barriers_at(
+    warp: Warp, where: Where, address: Address, space: str, op: Op
+) -> Iterator[tuple[int, Mbarrier]]:
+    """Each lane that takes part with the live object that it names, one after another."""
+    lanes = warp.lanes(where)
+    for lane, at in zip(lanes.tolist(), warp.addresses(address, lanes).tolist(), strict=True):
+        yield lane, find_barrier(warp, op, space, at, lane)
 
 
 def barrier_at(warp: Warp, op: Op, segment: Segment, offset: int, rule: str, who: str) -> Mbarrier:
@@ -193,9 +202,7 @@ def mbarrier_arrive(op: Decoder) -> Run:
     space, place_op = space_of(op), op.op
 
     def run(warp: Warp, where: Where) -> None:
-        lanes = warp.lanes(where)
-        for lane, at in zip(lanes.tolist(), warp.addresses(address, lanes).tolist(), strict=True):
-            barrier = find_barrier(warp, place_op, space, at, lane)
+        for lane, barrier in barriers_at(warp, where, address, space, place_op):
             number = int(warp.rows[U32][extra][lane]) if extra is not None else None
             count = number if number is not None and not expects else 1
             bytes_ = number if number is not None and expects else 0
@@ -220,9 +227,7 @@ def mbarrier_expect(op: Decoder) -> Run:
     space, place_op = space_of(op), op.op
 
     def run(warp: Warp, where: Where) -> None:
-        lanes = warp.lanes(where)
-        for lane, at in zip(lanes.tolist(), warp.addresses(address, lanes).tolist(), strict=True):
-            barrier = find_barrier(warp, place_op, space, at, lane)
+        for lane, barrier in barriers_at(warp, where, address, space, place_op):
             barrier.expect(int(warp.rows[U32][nbytes][lane]), place_op, warp.thread_name(lane))
             warp.machine.changed()
 
@@ -236,9 +241,7 @@ def mbarrier_complete(op: Decoder) -> Run:
     space, place_op = space_of(op), op.op
 
     def run(warp: Warp, where: Where) -> None:
-        lanes = warp.lanes(where)
-        for lane, at in zip(lanes.tolist(), warp.addresses(address, lanes).tolist(), strict=True):
-            barrier = find_barrier(warp, place_op, space, at, lane)
+        for lane, barrier in barriers_at(warp, where, address, space, place_op):
             count = int(warp.rows[U32][nbytes][lane])
             barrier.complete(count, None, place_op, warp.thread_name(lane))
 
@@ -254,9 +257,7 @@ def copy_arrive(op: Decoder) -> Run:
     adds = not op.has("noinc")
 
     def run(warp: Warp, where: Where) -> None:
-        lanes = warp.lanes(where)
-        for lane, at in zip(lanes.tolist(), warp.addresses(address, lanes).tolist(), strict=True):
-            barrier = find_barrier(warp, place_op, space, at, lane)
+        for lane, barrier in barriers_at(warp, where, address, space, place_op):
             if adds:
                 barrier.pending += 1
             after_copies(warp, lane, place_op, barrier)
