@@ -126,11 +126,6 @@ class TileMap:
         """Stages along K of a tile of each group; 0 where the group only writes zeros."""
         return _ceil_div(self.groups.k, self.cta_tile.k)
 
-    @property
-    def total_k_steps(self) -> int:
-        """Stages along K of all cluster tiles together."""
-        return int((self.k_steps * self.m_tiles * self.n_tiles).sum()) * self.groups.repeat
-
     def tile_k_steps(self) -> NDArray[np.int64]:
         """Stages along K of every cluster tile, in linear order."""
         per_group = np.repeat(self.k_steps, self.m_tiles * self.n_tiles)
