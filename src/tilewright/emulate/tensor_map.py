@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tilewright.emulate import numbers
 from tilewright.emulate.faults import Fault, NotEmulated
 from tilewright.emulate.swizzle import SWIZZLES
 from tilewright.errors import BadInput, UnknownName
@@ -65,8 +66,15 @@ _REPLACED_TYPES = (
 _NAMES = tuple(ELEMENT_BYTES)
 _MODES = tuple(SWIZZLES)
 FLOATS = frozenset({"f16", "f32", "f64", "bf16", "f32_ftz", "tf32", "tf32_ftz"})
-_OOB_NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f64": 0x7FFFFFFFFFFFFFFF}
-"""The manual says "a special NaN" and no bits; the one that `cvt` gives is assumed, 0x7fffffff for 32 bits."""
+_OOB_NAN = {2: 0x7FF7, 4: 0x7FF77FF7, 8: 0x7FF77FF77FF77FF7}
+"""The manual says "a special NaN" and no bits. Those of 2 and 4 bytes: an H200; of 8 bytes: assumed alike."""
+
+UNIT_BYTES = 16
+"""Of global memory: a box begins at a multiple of it in its row, and stores clip a row at multiples of it.
+
+Source: an H200 (tests/data/h200/micro.json); the manual says so of addresses and strides only. A box that begins
+elsewhere ends the launch as an illegal instruction, wherever it lies.
+"""
 
 
 class Transfer(NamedTuple):
@@ -74,15 +82,19 @@ class Transfer(NamedTuple):
 
     Attributes:
         in_global: byte offset of each element from the map's address; meaningless where not `inside`.
-        inside: whether the element lies within the tensor.
-        in_shared: shared address of each element, swizzled.
-        size_bytes: what the copy counts as.
+        inside: whether the element lies within the tensor; for a store, whether it is written.
+        in_shared: shared address of each element, swizzled. Rows that are shorter than the swizzle's span are
+            padded to it (seen on an H200).
+        size_bytes: what the copy counts as; `room_bytes` with the padding.
+        beyond: elements that a store writes past the end of a row, for stores clip rows at multiples of UNIT_BYTES.
     """
 
     in_global: NDArray[np.int64]
     inside: NDArray[np.bool_]
     in_shared: NDArray[np.int64]
     size_bytes: int
+    room_bytes: int
+    beyond: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,16 +296,19 @@ class TensorMap:
     @property
     def fill(self) -> int:
         """The bits of an element outside the tensor."""
-        return _OOB_NAN.get(self.dtype, 0x7FFFFFFF) if self.nan_fill else 0
+        return _OOB_NAN[self.element_bytes] if self.nan_fill else 0
 
-    def transfer(self, coordinates: Sequence[int], shared: int) -> Transfer:
+    def transfer(
+        self, coordinates: Sequence[int], shared: int, *, is_store: bool = False
+    ) -> Transfer:
         """What a copy of the box at `coordinates` to or from `shared` moves.
 
         Args:
-            coordinates: of the box's first element, innermost first; may be negative.
+            coordinates: of the box's first element, innermost first; of a load they may be negative.
             shared: address of the box in shared memory.
+            is_store: from shared memory, a reduction included.
         Raises:
-            Fault: coordinates of another rank, or a shared address that TMA does not take.
+            Fault: coordinates of another rank, or coordinates or a shared address that TMA does not take.
         """
         if len(coordinates) != self.rank:
             raise Fault(
@@ -306,9 +321,11 @@ class TensorMap:
             np.arange(count, dtype=np.int64) * step + start
             for count, step, start in zip(self.box_elements, self.steps, coordinates, strict=True)
         ]
-        return self._transfer(places, shared)
+        return self._transfer(places, shared, is_store=is_store)
 
-    def gather_rows(self, coordinates: Sequence[int], shared: int) -> Transfer:
+    def gather_rows(
+        self, coordinates: Sequence[int], shared: int, *, is_store: bool = False
+    ) -> Transfer:
         """What `.tile::gather4` and `.tile::scatter4` move: four rows of a tensor of two dimensions.
 
         Args:
@@ -324,9 +341,13 @@ class TensorMap:
                 f"coordinates, rank {self.rank} and a box of {self.box}",
             )
         columns = np.arange(self.box_elements[0], dtype=np.int64) * self.steps[0] + coordinates[0]
-        return self._transfer([columns, np.array(coordinates[1:], np.int64)], shared)
+        rows = np.array(coordinates[1:], np.int64)
+        return self._transfer([columns, rows], shared, is_store=is_store)
 
-    def _transfer(self, places: Sequence[NDArray[np.int64]], shared: int) -> Transfer:
+    def _transfer(
+        self, places: Sequence[NDArray[np.int64]], shared: int, *, is_store: bool
+    ) -> Transfer:
+        self._check_start(places, is_store=is_store)
         if shared % SHARED_ALIGNMENT:
             raise Fault(
                 "TMA-01",
@@ -340,9 +361,50 @@ class TensorMap:
         for place, extent, stride in zip(places, self.dims, strides, strict=True):
             offsets = (place[:, None] * stride + offsets).ravel()
             inside = (((place >= 0) & (place < extent))[:, None] & inside).ravel()
-        size_bytes = len(offsets) * self.element_bytes
-        addresses = np.arange(shared, shared + size_bytes, self.element_bytes, dtype=np.int64)
-        return Transfer(offsets, inside, self.mode.apply(addresses), size_bytes)
+        row = len(places[0])
+        written = inside
+        if is_store:
+            unit = UNIT_BYTES // self.element_bytes
+            clipped = places[0] < -(-self.dims[0] // unit) * unit
+            rows = inside.reshape(-1, row).any(axis=1, keepdims=True)
+            written = np.logical_and(rows, clipped).ravel()
+        pitch_bytes = max(row * self.element_bytes, self.mode.span_bytes if self.mode.bits else 0)
+        lines = len(offsets) // row
+        addresses = (
+            shared
+            + np.arange(lines, dtype=np.int64)[:, None] * pitch_bytes
+            + np.arange(row, dtype=np.int64) * self.element_bytes
+        ).ravel()
+        return Transfer(
+            offsets,
+            written,
+            self.mode.apply(addresses),
+            len(offsets) * self.element_bytes,
+            lines * pitch_bytes,
+            int(np.count_nonzero(written) - np.count_nonzero(inside)),
+        )
+
+    def _check_start(self, places: Sequence[NDArray[np.int64]], *, is_store: bool) -> None:
+        """Refuse a box that begins where an H200 ends the launch as an illegal instruction."""
+        column = int(places[0][0])
+        if column * self.element_bytes % UNIT_BYTES:
+            unit = UNIT_BYTES // self.element_bytes
+            raise Fault(
+                "ALIGN",
+                f"a box that begins at element {column} of a row, byte {column * self.element_bytes}; TMA takes "
+                f"multiples of {UNIT_BYTES} bytes, here of {unit} elements (an H200 ends the launch as an illegal instruction)",
+                given=column,
+                allowed=f"a multiple of {unit}",
+            )
+        least = min(int(place.min()) for place in places)
+        if is_store and least < 0:
+            raise Fault(
+                "TMA-15",
+                f"a store or reduction at the negative coordinate {least}: only loads may begin before the tensor "
+                "(an H200 ends the launch as an illegal instruction)",
+                given=least,
+                allowed="0 and more",
+            )
 
     def load(self, tensor: NDArray[Any], moved: Transfer, start: int = 0) -> NDArray[Any]:
         """The elements that a load brings, one for each of `moved.in_shared`.
@@ -353,10 +415,18 @@ class TensorMap:
         """
         at = (moved.in_global + start) // self.element_bytes
         if moved.inside.all():
-            return tensor[at]
+            return self._loaded(tensor[at])
         found = np.full(len(at), self.fill, tensor.dtype)
-        found[moved.inside] = tensor[at[moved.inside]]
+        found[moved.inside] = self._loaded(tensor[at[moved.inside]])
         return found
+
+    def _loaded(self, bits: NDArray[Any]) -> NDArray[Any]:
+        """Elements as a load leaves them: tf32 is rounded to nearest even, `_ftz` types lose their subnormals."""
+        if self.dtype.endswith("_ftz"):
+            bits = np.where(bits & 0x7F800000, bits, bits & 0x80000000)
+        if self.dtype.startswith("tf32"):
+            return numbers.encode(bits.view(np.float32), "tf32")
+        return bits
 
     def replaced(self, **changes: Any) -> TensorMap:
         """The map with some attributes changed, checked."""

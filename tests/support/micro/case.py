@@ -70,6 +70,7 @@ class Case:
         expected: the result by numpy, where that is easy.
         bound: None where results are equal bit for bit.
         values: the result as numbers, before it is held against the bound.
+        fault: the rule by which the emulator stops this kernel, which a GPU ends as an error; else empty.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Case:
     expected: Expected | None = None
     bound: Bound | None = None
     values: Values | None = None
+    fault: str = ""
 
     def arrays(self, seed: int = 0) -> list[Array]:
         """The inputs; the same for everybody who has the seed."""

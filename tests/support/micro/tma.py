@@ -27,6 +27,13 @@ def box_bytes(box: TensorBox) -> int:
     )
 
 
+def room_bytes(box: TensorBox) -> int:
+    """Of shared memory that a box lies in: rows shorter than the swizzle's span are padded to it."""
+    row_bytes = box.box[0] * SIZES[box.dtype]
+    span_bytes = 0 if box.swizzle == "none" else int(box.swizzle.removesuffix("B"))
+    return box_bytes(box) // row_bytes * max(row_bytes, span_bytes)
+
+
 def dense(
     dtype: str, dims: tuple[int, ...], box: tuple[int, ...], *, pad: int = 0, **options: object
 ) -> TensorBox:
@@ -44,12 +51,22 @@ def _bytes(box: TensorBox) -> int:
     return box.strides_bytes[-1] * box.dims[-1]
 
 
+_SPECIAL_32 = [0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC01234, 0x7F800001, 0x7F7FFFFF, 0x7F7FF000, 0x80000001, 0x00001000, 0x00000FFF, 0x007FFFFF]  # fmt: skip
+
+
 def _tensor(box: TensorBox):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    """Random bytes; tf32 and floats are finite numbers, so that no NaN's bits matter."""
+    """Random bytes; floats are finite numbers, so that no NaN's bits matter."""
 
     def inputs(rng: np.random.Generator) -> list[np.ndarray]:
         size = _bytes(box)
-        if box.dtype in {"float32", "tfloat32"}:
+        if (
+            box.dtype == "tfloat32"
+        ):  # halfway cases of the 10 bits that are kept, infinities, NaNs, subnormals
+            bits = rng.standard_normal(size // 4).astype(np.float32).view(np.uint32)
+            bits[1::4] = bits[1::4] & 0xFFFFE000 | 0x1000
+            bits[3::16] = np.resize(np.array(_SPECIAL_32, np.uint32), len(bits[3::16]))
+            return [bits]
+        if box.dtype == "float32":
             return [rng.standard_normal(size // 4).astype(np.float32)]
         if box.dtype == "float64":
             return [rng.standard_normal(size // 8)]
@@ -66,12 +83,11 @@ def _at(coordinates: Sequence[int]) -> str:
     return "{" + ", ".join(str(c) for c in coordinates) + "}"
 
 
-def load_case(name: str, box: TensorBox, places: Sequence[Sequence[int]]) -> Case:
+def load_case(name: str, box: TensorBox, places: Sequence[Sequence[int]], fault: str = "") -> Case:
     """A box at each of the places, one after the other into one buffer whose bytes are the output."""
-    nbytes, rank = box_bytes(box), len(box.dims)
-    room = -(-nbytes // 1024) * 1024
-    parts = [SHARED.format(room), START]
-    # what no copy writes is not read: the buffer has exactly the box's bytes
+    nbytes, room, rank = box_bytes(box), room_bytes(box), len(box.dims)
+    zeros = "" if room == nbytes else clear(room) + "fence.proxy.async;\n"
+    parts = [SHARED.format(-(-room // 1024) * 1024), zeros, START]
     for i, place in enumerate(places):
         parts.append(
             once(
@@ -79,12 +95,12 @@ def load_case(name: str, box: TensorBox, places: Sequence[Sequence[int]]) -> Cas
                 f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes [s0], [MAP0, {_at(place)}], [b0];"
             )
             + wait("b0", i & 1)
-            + copy_out(nbytes, i * nbytes)
+            + copy_out(room, i * room)
             + "bar.sync 0;\n"
         )
-    plain = box.swizzle == "none" and not box.nan_fill and box.dtype != "tfloat32"
+    plain = box.swizzle == "none" and not box.nan_fill and box.dtype != "tfloat32" and not fault
     return Case(
-        name, "\n".join(parts), ((len(places) * nbytes,), "u1"), _tensor(box), threads=THREADS, maps=(box,), expected=_boxes(box, places) if plain else None
+        name, "\n".join(parts), ((len(places) * room,), "u1"), _tensor(box), threads=THREADS, maps=(box,), expected=_boxes(box, places) if plain else None, fault=fault
     )  # fmt: skip
 
 
@@ -116,6 +132,12 @@ def copy_out(nbytes: int, start: int, register: str = "s0") -> str:
     add.u32 i, i, {4 * THREADS}; bra MORE; OVER: }}\n"""
 
 
+def clear(nbytes: int) -> str:
+    """shared[:nbytes] = 0."""
+    return f"""{{ .reg .b32 i, a; .reg .pred end; mul.lo.u32 i, t, 4;
+    MORE: setp.ge.u32 end, i, {nbytes}; @end bra OVER; add.u32 a, s0, i; st.shared.u32 [a], 0; add.u32 i, i, {4 * THREADS}; bra MORE; OVER: }}\n"""
+
+
 def copy_in(nbytes: int, map_input: str = "IN0") -> str:
     """shared[:nbytes] = input bytes."""
     return f"""{{ .reg .b32 i, v, a; .reg .b64 o; .reg .pred end; mul.lo.u32 i, t, 4;
@@ -124,32 +146,47 @@ def copy_in(nbytes: int, map_input: str = "IN0") -> str:
 
 
 _LOADS = [
-    load_case("tma_1d", dense("uint32", (100,), (64,)), [(0,), (36,), (90,), (-10,), (200,), (-64,)]),
-    load_case("tma_2d_edges", dense("bfloat16", (70, 50), (32, 16), pad=20), [(0, 0), (48, 40), (-5, -3), (66, 45), (-31, 49), (80, 0), (7, -16), (3, 5)]),
-    load_case("tma_3d", dense("uint8", (48, 9, 7), (16, 4, 3)), [(0, 0, 0), (40, 7, 5), (-7, -1, -2), (16, 3, 2)]),
-    load_case("tma_4d", dense("float32", (12, 5, 4, 3), (8, 2, 3, 2)), [(0, 0, 0, 0), (6, 4, 2, 2), (-3, -1, -1, -1)]),
-    load_case("tma_5d", dense("uint16", (16, 4, 3, 3, 3), (8, 3, 2, 2, 2)), [(0, 0, 0, 0, 0), (9, 2, 2, 2, 2), (-4, -1, -1, -1, -1)]),
-    load_case("tma_64_bits", dense("uint64", (20, 10), (6, 5)), [(0, 0), (17, 8), (-2, -3)]),
-    load_case("tma_f64", dense("float64", (20, 10), (6, 5)), [(1, 2), (17, 8)]),
-    load_case("tma_steps", dense("uint32", (40, 30), (32, 12), steps=(2, 3)), [(0, 0), (5, 4), (20, 25), (-3, -2)]),
-    load_case("tma_steps_odd", dense("uint16", (64, 20), (48, 7), steps=(1, 2)), [(0, 0), (30, 15), (-4, -3)]),
+    load_case("tma_1d", dense("uint32", (100,), (64,)), [(0,), (36,), (88,), (-12,), (200,), (-64,)]),
+    load_case("tma_2d_edges", dense("bfloat16", (70, 50), (32, 16), pad=20), [(0, 0), (48, 40), (-8, -3), (64, 45), (-24, 49), (80, 0), (8, -16), (16, 5)]),
+    load_case("tma_3d", dense("uint8", (48, 9, 7), (32, 4, 3)), [(0, 0, 0), (32, 7, 5), (-16, -1, -2), (16, 3, 2)]),
+    load_case("tma_4d", dense("float32", (12, 5, 4, 3), (8, 2, 3, 2)), [(0, 0, 0, 0), (8, 4, 2, 2), (-4, -1, -1, -1)]),
+    load_case("tma_5d", dense("uint16", (16, 4, 3, 3, 3), (16, 3, 2, 2, 2)), [(0, 0, 0, 0, 0), (8, 2, 2, 2, 2), (-8, -1, -1, -1, -1)]),
+    load_case("tma_64_bits", dense("uint64", (20, 10), (6, 5)), [(0, 0), (18, 8), (-2, -3)]),
+    load_case("tma_f64", dense("float64", (20, 10), (6, 5)), [(2, 2), (18, 8)]),
+    load_case("tma_steps", dense("uint32", (40, 30), (32, 12), steps=(2, 3)), [(0, 0), (4, 4), (20, 25), (-4, -2)]),
+    load_case("tma_steps_odd", dense("uint16", (64, 20), (48, 7), steps=(1, 2)), [(0, 0), (32, 15), (-8, -3)]),
     load_case("tma_steps_1", dense("float32", (64, 20), (32, 8), steps=(1, 4)), [(0, 0), (40, 13), (-4, -3)]),
-    load_case("tma_nan_f16", dense("float16", (40, 20), (32, 8), nan_fill=True), [(0, 0), (20, 15), (-4, -3)]),
-    load_case("tma_nan_bf16", dense("bfloat16", (40, 20), (32, 8), nan_fill=True), [(20, 15), (-4, -3)]),
+    load_case("tma_nan_f16", dense("float16", (40, 20), (32, 8), nan_fill=True), [(0, 0), (24, 15), (-8, -4)]),
+    load_case("tma_nan_bf16", dense("bfloat16", (40, 20), (32, 8), nan_fill=True), [(24, 15), (-8, -3)]),
     load_case("tma_nan_f32", dense("float32", (40, 20), (32, 8), nan_fill=True), [(20, 15), (-4, -3)]),
     load_case("tma_tf32", dense("tfloat32", (40, 20), (32, 8)), [(0, 0), (20, 15)]),
+    load_case("tma_tf32_nan", dense("tfloat32", (40, 20), (32, 8), nan_fill=True), [(20, 15)]),
     *(
         load_case(f"tma_swizzle_{mode}", dense(dtype, dims, box, swizzle=mode), places)
         for mode, dtype, dims, box, places in (
-            ("32B", "bfloat16", (48, 40), (16, 32), [(0, 0), (40, 20), (-3, -5)]),
-            ("64B", "float32", (48, 40), (16, 32), [(0, 0), (40, 20), (-3, -5)]),
-            ("128B", "bfloat16", (96, 40), (64, 32), [(0, 0), (60, 20), (-3, -5)]),
+            ("32B", "bfloat16", (48, 40), (16, 32), [(0, 0), (40, 20), (-8, -5)]),
+            ("64B", "float32", (48, 40), (16, 32), [(0, 0), (40, 20), (-4, -5)]),
+            ("128B", "bfloat16", (96, 40), (64, 32), [(0, 0), (56, 20), (-8, -5)]),
         )
     ),
-    load_case("tma_swizzle_bytes", dense("uint8", (160, 24), (128, 16), swizzle="128B"), [(0, 0), (100, 12), (-9, -4)]),
-    load_case("tma_swizzle_narrow", dense("uint8", (96, 24), (48, 16), swizzle="64B"), [(0, 0), (60, 12)]),
+    load_case("tma_swizzle_bytes", dense("uint8", (160, 24), (128, 16), swizzle="128B"), [(0, 0), (96, 12), (-16, -4)]),
+    load_case("tma_swizzle_narrow", dense("uint8", (96, 24), (48, 16), swizzle="64B"), [(0, 0), (48, 12)]),
+    load_case("tma_swizzle_narrow_3d", dense("float32", (32, 6, 5), (8, 4, 3), swizzle="128B"), [(0, 0, 0), (8, 3, 3), (28, -1, -1)]),
     load_case("tma_swizzle_3d", dense("float32", (32, 6, 5), (32, 4, 3), swizzle="128B"), [(0, 0, 0), (8, 3, 3), (-8, -1, -1)]),
 ]  # fmt: skip
+
+_UNALIGNED = [
+    load_case(f"tma_unaligned_{name}", box, [place], fault="ALIGN")
+    for name, box, place in (
+        ("bytes", dense("uint8", (48, 9), (16, 4)), (1, 0)),
+        ("inside", dense("bfloat16", (64, 16), (32, 8)), (4, 2)),
+        ("below", dense("bfloat16", (64, 16), (32, 8)), (-3, -2)),
+        ("outside", dense("bfloat16", (64, 16), (32, 8)), (81, 0)),
+        ("words", dense("uint32", (100,), (64,)), (90,)),
+        ("64_bits", dense("uint64", (20, 10), (6, 5)), (17, 8)),
+        ("128B", dense("bfloat16", (96, 40), (64, 32), swizzle="128B"), (60, 20)),
+    )
+]
 
 
 def store_case(
@@ -158,9 +195,10 @@ def store_case(
     places: Sequence[Sequence[int]],
     opcode: str,
     words: str = "",
+    fault: str = "",
 ) -> Case:
     """The box from shared memory to each of the places of the output, which begins as zeros."""
-    nbytes, rank = box_bytes(box), len(box.dims)
+    nbytes, rank = room_bytes(box), len(box.dims)
     size = box.strides_bytes[-1] * box.dims[-1] if rank > 1 else box.dims[0] * SIZES[box.dtype]
 
     def inputs(rng: np.random.Generator) -> list[np.ndarray]:
@@ -187,25 +225,36 @@ def store_case(
         + once(copies)
     )
     out = TensorBox(-1, box.dtype, box.dims, box.strides_bytes, box.box, box.steps, box.swizzle)
-    return Case(name, body, ((size,), "u1"), inputs, threads=THREADS, maps=(out,))
+    return Case(name, body, ((size,), "u1"), inputs, threads=THREADS, maps=(out,), fault=fault)
 
 
 _STORE, _REDUCE = "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"
 _STORES = [
-    store_case("tma_store_1d", dense("uint32", (100,), (64,)), [(-10,), (70,)], _STORE),
-    store_case("tma_store_2d", dense("bfloat16", (70, 50), (32, 16), pad=20), [(0, 0), (50, 40), (-5, -3), (80, 60)], _STORE),
-    store_case("tma_store_4d", dense("float32", (12, 5, 4, 3), (8, 2, 3, 2)), [(6, 4, 2, 2), (-3, -1, -1, -1)], _STORE),
-    store_case("tma_store_128B", dense("bfloat16", (96, 40), (64, 16), swizzle="128B"), [(0, 0), (60, 30)], _STORE),
-    store_case("tma_store_32B", dense("uint8", (64, 40), (32, 16), swizzle="32B"), [(1, 3), (40, 30)], _STORE),
-    store_case("tma_store_steps", dense("uint32", (40, 30), (32, 12), steps=(2, 3)), [(1, 1), (30, 25)], _STORE),
+    store_case("tma_store_1d", dense("uint32", (100,), (64,)), [(68,)], _STORE),
+    store_case("tma_store_1d_below", dense("uint32", (100,), (64,)), [(-12,)], _STORE, fault="TMA-15"),
+    store_case("tma_store_2d", dense("bfloat16", (70, 50), (32, 16), pad=20), [(0, 0), (48, 40), (80, 60)], _STORE),
+    store_case("tma_store_below", dense("bfloat16", (70, 50), (32, 16), pad=20), [(-8, 0)], _STORE, fault="TMA-15"),
+    store_case("tma_store_above", dense("bfloat16", (70, 50), (32, 16), pad=20), [(0, -3)], _STORE, fault="TMA-15"),
+    store_case("tma_store_bytes", dense("uint8", (37, 12), (32, 8), pad=11), [(16, 0)], _STORE),
+    store_case("tma_store_words", dense("float32", (5, 12), (8, 8), pad=28), [(0, 2)], _STORE),
+    store_case("tma_store_narrow", dense("uint8", (96, 24), (48, 16), swizzle="64B"), [(48, 4)], _STORE),
+    store_case("tma_store_4d", dense("float32", (12, 5, 4, 3), (8, 2, 3, 2)), [(8, 4, 2, 2)], _STORE),
+    store_case("tma_store_4d_below", dense("float32", (12, 5, 4, 3), (8, 2, 3, 2)), [(0, 0, -1, 0)], _STORE, fault="TMA-15"),
+    store_case("tma_store_128B", dense("bfloat16", (96, 40), (64, 16), swizzle="128B"), [(0, 0), (56, 30)], _STORE),
+    store_case("tma_store_32B", dense("uint8", (64, 40), (32, 16), swizzle="32B"), [(16, 3), (48, 30)], _STORE),
+    store_case("tma_store_steps", dense("uint32", (40, 30), (32, 12), steps=(2, 3)), [(4, 1), (32, 25)], _STORE),
+    store_case("tma_store_tf32", dense("tfloat32", (24, 12), (16, 8)), [(0, 0)], _STORE),
+    store_case("tma_store_unaligned", dense("float32", (24, 12), (16, 8)), [(6, 2)], _STORE, fault="ALIGN"),
     *(
-        store_case(f"tma_reduce_{kind.replace('.', '_')}_{dtype}", dense(dtype, (24, 12), (16, 8)), [(0, 0), (12, 6), (-4, -2)], _REDUCE, f".{kind}")
+        store_case(f"tma_reduce_{kind}_{dtype}", dense(dtype, (24, 12), (16, 8)), [(0, 0), (16, 6)], _REDUCE, f".{kind}")
         for kind, dtype in (
             *(("add", "uint32"), ("min", "int32"), ("max", "uint32"), ("and", "uint32"), ("or", "uint32"), ("xor", "uint32")),
             *(("inc", "uint32"), ("dec", "uint32"), ("add", "float32"), ("add", "float16"), ("add", "bfloat16"), ("min", "float16"), ("max", "bfloat16")),
             *(("add", "uint64"), ("max", "int64")),
         )
     ),
+    store_case("tma_reduce_row_end", dense("uint32", (21, 12), (16, 8), pad=12), [(16, 6)], _REDUCE, ".add"),
+    store_case("tma_reduce_below", dense("uint32", (24, 12), (16, 8)), [(-4, -2)], _REDUCE, ".add", fault="TMA-15"),
 ]  # fmt: skip
 
 
@@ -257,4 +306,4 @@ _MULTICAST = [
     multicast_case("multicast_eight", 8, [0xFF, 0x0F, 0xF0, 0xAA, 0x55, 0x01, 0x80, 0]),
 ]
 
-CASES = [*_LOADS, *_STORES, *_MULTICAST]
+CASES = [*_LOADS, *_UNALIGNED, *_STORES, *_MULTICAST]

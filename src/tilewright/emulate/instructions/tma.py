@@ -26,7 +26,13 @@ from tilewright.emulate.instructions.loads import space_of
 from tilewright.emulate.instructions.mbarriers import place_of_barrier
 from tilewright.emulate.operations import Operation, new_event
 from tilewright.emulate.registers import S32, U16, U32, U64
-from tilewright.emulate.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap, replace_field
+from tilewright.emulate.tensor_map import (
+    MAP_ALIGNMENT,
+    MAP_BYTES,
+    UNIT_BYTES,
+    TensorMap,
+    replace_field,
+)
 from tilewright.emulate.told import told
 from tilewright.ptx.nodes import Vector
 
@@ -75,12 +81,14 @@ class _Tensor(NamedTuple):
         address = int(warp.addresses(self.address, np.array([lane]))[0])
         return map_at(warp, lane, op, address)
 
-    def transfer(self, tensor_map: TensorMap, warp: Warp, lane: int, shared: int) -> Transfer:
+    def transfer(
+        self, tensor_map: TensorMap, warp: Warp, lane: int, shared: int, *, is_store: bool
+    ) -> Transfer:
         """What a lane's copy moves."""
         at = [int(warp.rows[S32][row][lane]) for row in self.coordinates]
         if self.rows:
-            return tensor_map.gather_rows(at, shared)
-        return tensor_map.transfer(at, shared)
+            return tensor_map.gather_rows(at, shared, is_store=is_store)
+        return tensor_map.transfer(at, shared, is_store=is_store)
 
 
 def map_at(warp: Warp, lane: int, op: Op, address: int) -> TensorMap:
@@ -113,7 +121,14 @@ class _Box:
     """One copy that a lane issues: its elements in global and in shared memory."""
 
     def __init__(
-        self, warp: Warp, lane: int, op: Op, tensor: _Tensor, shared: tuple[str, int]
+        self,
+        warp: Warp,
+        lane: int,
+        op: Op,
+        tensor: _Tensor,
+        shared: tuple[str, int],
+        *,
+        is_store: bool = False,
     ) -> None:
         self.warp, self.lane, self.op = warp, lane, op
         self.machine = warp.machine
@@ -121,9 +136,9 @@ class _Box:
         space, address = shared
         with told(self.machine, op, self.who):
             self.map = tensor.map(warp, lane, op)
-            self.moved = tensor.transfer(self.map, warp, lane, address)
+            self.moved = tensor.transfer(self.map, warp, lane, address, is_store=is_store)
         self.size = self.map.element_bytes
-        lanes, ends = np.array([lane]), (address, address + self.moved.size_bytes - 1)
+        lanes, ends = np.array([lane]), (address, address + self.moved.room_bytes - 1)
         places = [
             next(iter(self.machine.accesses.places(warp, op, space, np.array([end]), 1, lanes)))
             for end in ends
@@ -161,8 +176,9 @@ class _Box:
         return segments[0], address - segments[0].base
 
     def _shared_bytes(self) -> slice | NDArray[np.int64]:
-        """The bytes of the box in shared memory: a run, but for a swizzle that moves some out of it."""
-        if not self.map.mode.bits or self.moved.size_bytes % 128 == 0:
+        """The bytes of the box in shared memory: a run, but for padded rows and a swizzle that moves some out of it."""
+        is_dense = self.moved.room_bytes == self.moved.size_bytes
+        if is_dense and (not self.map.mode.bits or self.moved.size_bytes % 128 == 0):
             return slice(self.offset, self.offset + self.moved.size_bytes)
         return (self.in_shared[:, None] + np.arange(self.size)).ravel()
 
@@ -247,6 +263,17 @@ class _Box:
 
     # --- stores -------------------------------------------------------------------------------------------------------
 
+    def check_row_ends(self) -> None:
+        """Warn of a store that reaches past the rows of the tensor."""
+        if self.moved.beyond:
+            self.machine.report(
+                "OOB",
+                f"{self.who}: {self.moved.beyond} elements are stored past the ends of rows of {self.map.dims[0]} elements "
+                f"({self.map.dims[0] * self.size} bytes): an H200 clips the rows of a store at multiples of {UNIT_BYTES} bytes",
+                self.op,
+                severity="warning",
+            )
+
     def store(self, function: Callable[[Array, Array], Array] | None) -> None:
         """Begin a store or a reduction, in the thread's bulk group."""
         if self.owner is not self.warp.cta:
@@ -317,7 +344,8 @@ def _store(op: Decoder) -> Run:
     def run(warp: Warp, where: Where) -> None:
         for lane in warp.lanes(where).tolist():
             at = int(warp.addresses(of, np.array([lane]))[0])
-            box = _Box(warp, lane, place, tensor, ("shared", at))
+            box = _Box(warp, lane, place, tensor, ("shared", at), is_store=True)
+            box.check_row_ends()
             dtype = box.map.dtype.removesuffix("_ftz").replace("tf32", "f32")
             box.store(combine(name, dtype) if name else None)
 
