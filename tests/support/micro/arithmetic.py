@@ -100,6 +100,8 @@ FLOAT_32 = [
         for mode in _MODES.split()
         for ftz in ("", ".ftz")
     ),
+    *each("sub.{w}.f32 x, a, a;", "f32", w="rn rz rm rp"),
+    *each("neg.f32 b, a; fma.{w}.f32 x, a, 0f3F800000, b;", "f32", w="rm rp"),
     *each("{w} x, a, b;", "f32", w="add.sat.f32 mul.sat.f32 add.rz.sat.f32 sub.ftz.sat.f32"),
     *each("{w} x, a, b, c;", "f32", w="fma.rn.sat.f32 fma.rn.ftz.sat.f32"),
     *each("{w} x, a, b;", "f32", w="min.f32 max.f32 min.NaN.f32 max.NaN.f32 min.ftz.f32 max.ftz.f32"),

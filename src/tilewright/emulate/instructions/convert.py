@@ -12,9 +12,15 @@ from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.floating import (
     DIRECTED,
     bf16_to_f32,
+    canonical,
     f32_to_bf16,
+    f32_to_f16,
     flushed,
+    halves_to_f32,
     round_to,
+    saturated,
+    to_odd,
+    two_sum,
 )
 from tilewright.emulate.registers import F32, U16, U32
 
@@ -73,8 +79,10 @@ def _conversion(op: Decoder, to: str, of: str) -> Callable[[Array], Array]:
         round_ = _ROUND[op.one_of(*_ROUND, default="rzi")]
         dtype = _INTEGER_TYPES[to]
         ftz = op.has("ftz")
-        return lambda a: _to_integer(round_(flushed(widen(a)) if ftz else widen(a)), dtype)
-    narrow = _narrow(op, to)
+        # PTX ISA, `cvt`: NaN gives 0, but 1 << (bits - 1) from .f64 and to 64 bits.
+        nan = 1 << 8 * dtype.itemsize - 1 if of == "f64" or dtype.itemsize == 8 else 0
+        return lambda a: _to_integer(round_(flushed(widen(a)) if ftz else widen(a)), dtype, nan)
+    narrow = _narrow(op, to, of)
     return lambda a: narrow(widen(a))
 
 
@@ -92,12 +100,23 @@ def _integers(op: Decoder, to: Any, of: Any) -> Callable[[Array], Array]:
     return convert
 
 
-def _to_integer(values: Array, dtype: Any) -> Array:
-    """Clamped to the range; NaN is 0."""
+def _to_integer(values: Array, dtype: Any, nan: int) -> Array:
+    """Clamped to the range; `nan` is the bits of what NaN gives."""
     info = np.iinfo(dtype)
     exact = np.clip(np.nan_to_num(values.astype(np.float64), nan=0.0), -(2.0**63), 2.0**64)
     whole = [min(max(int(v), int(info.min)), int(info.max)) for v in exact.tolist()]
-    return np.array(whole, dtype)
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    return np.where(np.isnan(values), np.array(nan, unsigned).view(dtype), np.array(whole, dtype))
+
+
+def _odd(values: Array) -> Array:
+    """Numbers or integers in binary64, those of more than 53 bits rounded to odd."""
+    if values.dtype.kind == "f" or values.dtype.itemsize < 8:
+        return values.astype(np.float64)
+    shift, low = values.dtype.type(32), values.dtype.type(0xFFFFFFFF)
+    return to_odd(
+        *two_sum((values >> shift).astype(np.float64) * 2.0**32, (values & low).astype(np.float64))
+    )
 
 
 def _widen(of: str) -> Callable[[Array], Array]:
@@ -114,20 +133,21 @@ def _widen(of: str) -> Callable[[Array], Array]:
     return lambda a: a.astype(dtype)
 
 
-def _narrow(op: Decoder, to: str) -> Callable[[Array], Array]:
+def _narrow(op: Decoder, to: str, of: str) -> Callable[[Array], Array]:
     """Numbers into a floating-point type with the mode of the instruction; f16, bf16 and tf32 as bits."""
     mode: Any = op.one_of("rn", "rna", "rz", "rm", "rp", default="rn")
     integral = op.one_of("rni", "rzi", "rmi", "rpi")
     saturates, ftz = op.has("sat"), op.has("ftz")
     relu, satfinite = op.has("relu"), op.has("satfinite")
     target: Any = np.float64 if to == "f64" else np.float32
+    renews_nan = to == "f32" and of in {"f16", "f32"}  # others keep a NaN's bits, on an H200
     plain = not (integral or saturates or ftz or relu or satfinite)
 
     def round_(values: Array) -> Array:
         if to in {"f16", "bf16", "tf32"}:
             return numbers.encode(values, to, mode, relu=relu, satfinite=satfinite)
         if mode in DIRECTED:
-            return round_to(values.astype(np.float64), target, mode)
+            return round_to(_odd(values), target, mode)
         return values.astype(target)
 
     def narrow(values: Array) -> Array:
@@ -135,18 +155,31 @@ def _narrow(op: Decoder, to: str) -> Callable[[Array], Array]:
         if integral:
             given = _ROUND[integral](given)
         if saturates:
-            given = np.where(np.isnan(given), 0, np.clip(given, 0, 1))
-        return round_(given)
+            given = saturated(given)
+        found = round_(given)
+        return canonical(found) if renews_nan else found
 
     if plain and to == "bf16" and mode == "rn":
         return f32_to_bf16  # what epilogues do all the time
+    if to == "f16" and of == "f64":
+        return lambda a: np.where(np.isnan(a), _nan_of_f16(a), narrow(a))
+    if to == "tf32" and mode == "rna":
+        cut = np.uint32(0xFFFFE000)
+        return lambda a: np.where(np.isnan(a), a.view(np.uint32) & cut, narrow(a))
     return narrow
+
+
+def _nan_of_f16(values: Array) -> Array:
+    """Quiet NaNs with the sign and the upper payload of binary64 ones: an H200 converts them so, and no others."""
+    high = values.view(np.uint64) >> np.uint64(42)
+    sign = high >> np.uint64(6) & np.uint64(0x8000)
+    return (sign | high & np.uint64(0x3FF) | np.uint64(0x7E00)).astype(np.uint16)
 
 
 def _packed(op: Decoder, to: str, of: str) -> Run:
     """cvt.rn.bf16x2.f32 d, a, b: a becomes the upper half. fp8 pairs and their inverses."""
     if to in {"f16x2", "bf16x2"} and of == "f32":
-        narrow = _narrow(op, to.removesuffix("x2"))
+        narrow = _narrow(op, to.removesuffix("x2"), of)
         d = op.destination(op.operands[0], U32)
         high, low = (op.source(o, F32) for o in op.operands[1:3])
 
@@ -178,18 +211,20 @@ def _fp8(op: Decoder, to: str, of: str) -> Run:
 
         def from_halves(warp: Warp, where: Where) -> None:
             raw = warp.rows[U32][a].view(np.uint16)
-            wide = bf16_to_f32(raw) if of == "bf16x2" else raw.view(np.float16).astype(np.float32)
+            wide = halves_to_f32(raw, is_bf16=of == "bf16x2")
             found = encode(wide).astype(np.uint8).view(np.uint16)
             np.copyto(warp.rows[U16][d], found, where=where)
 
         return from_halves
     if of in formats and to == "f16x2":
         d, a = op.destination(op.operands[0], U32), op.source(op.operands[1], U16)
-        decode = partial(numbers.decode, name=formats[of])
+        decode, relu = partial(numbers.decode, name=formats[of]), op.has("relu")
 
         def to_halves(warp: Warp, where: Where) -> None:
-            raw = np.ascontiguousarray(warp.rows[U16][a]).view(np.uint8)
-            found = decode(raw).astype(np.float16).view(np.uint32)
+            wide = decode(np.ascontiguousarray(warp.rows[U16][a]).view(np.uint8))
+            if relu:
+                wide = np.where(wide <= 0, np.float32(0), wide)  # -0 as well
+            found = np.ascontiguousarray(f32_to_f16(wide)).view(np.uint32)
             np.copyto(warp.rows[U32][d], found, where=where)
 
         return to_halves

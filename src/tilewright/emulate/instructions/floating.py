@@ -2,6 +2,7 @@
 
 Every result is rounded once. fma in binary32 goes through binary64 rounded to odd, which rounds right
 (Boldo and Melquiond, 2008); directed roundings take the error of the sum with them. `.ftz` flushes.
+NaNs are those of an H200 (tests/data/h200/micro.json): one of binary32 and of halves, while binary64 keeps payloads.
 """
 
 from __future__ import annotations
@@ -34,11 +35,26 @@ if TYPE_CHECKING:
 
 DIRECTED = ("rz", "rm", "rp")
 _TINY = np.float32(2**-126)
+_TINY_F16 = np.float32(2**-14)
+_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
+NAN_OF_HALVES = np.uint16(0x7FFF)
 
 
-def flushed(values: Array) -> Array:
-    """Subnormal binary32 numbers as zeros of their sign."""
-    return np.where(np.abs(values) < _TINY, np.copysign(np.float32(0), values), values)
+def flushed(values: Array, tiny: np.float32 = _TINY) -> Array:
+    """Subnormal binary32 numbers as zeros of their sign; with `tiny` 2^-14, f16 ones in binary32."""
+    return np.where(np.abs(values) < tiny, np.copysign(np.float32(0), values), values)
+
+
+def canonical(values: Array) -> Array:
+    """binary32 results with the one NaN that arithmetic gives."""
+    nan = np.isnan(values)
+    return np.where(nan, _NAN, values) if nan.any() else values
+
+
+def saturated(values: Array) -> Array:
+    """Clamped to [0, 1]; NaN and -0 become +0."""
+    found: Array = np.where(np.isnan(values), 0, np.clip(values, 0, 1)) + values.dtype.type(0)
+    return found
 
 
 def to_odd(exact: Array, error: Array) -> Array:
@@ -73,11 +89,17 @@ def round_to(values: Array, dtype: Any, mode: str) -> Array:
     return np.where(too_far, np.nextafter(near, towards), near)
 
 
+def sum32(a: Array, b: Array, mode: str = "rn") -> Array:
+    """The sum of two binary64 numbers in binary32, rounded once."""
+    total = to_odd(*two_sum(a, b))
+    if mode == "rm":  # what cancels is -0
+        total = np.where((total == 0) & (np.signbit(a) != np.signbit(b)), -0.0, total)
+    return round_to(total, np.float32, mode)
+
+
 def fma32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     """A * b + c in binary32, rounded once."""
-    product = a.astype(np.float64) * b.astype(np.float64)
-    total, error = two_sum(product, c.astype(np.float64))
-    return round_to(to_odd(total, error), np.float32, mode)
+    return sum32(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64), mode)
 
 
 def fma64(a: Array, b: Array, c: Array) -> Array:
@@ -110,33 +132,24 @@ def _finish(op: Decoder, function: Callable[..., Array], kind: int, count: int) 
         if ftz:
             found = flushed(found)
         if sat:
-            found = np.where(np.isnan(found), 0, np.clip(found, 0, 1))
-        return found
+            found = saturated(found)
+        return canonical(found) if kind == F32 else found
 
     return computed(op, whole, *[kind] * count)
 
 
-def _arithmetic(op: Decoder, ufunc: Any, exact: Callable[..., Array]) -> Run:
-    """Two operands: numpy's own rounding to nearest, or a directed one from an exact result."""
+def _arithmetic(op: Decoder, ufunc: Any, directed: Callable[..., Array]) -> Run:
+    """Two operands: numpy's own rounding to nearest, or a directed one of binary64 numbers."""
     kind, mode = op.kind, _mode(op)
     if kind == F32 and mode in DIRECTED:
-        return _finish(op, lambda a, b: round_to(exact(a, b), np.float32, mode), F32, 2)
+        return _finish(
+            op, lambda a, b: directed(a.astype(np.float64), b.astype(np.float64), mode), F32, 2
+        )
     if mode in DIRECTED:
         raise op.unknown(f"rounding .{mode} of .{op.type}")
-    if op.has("ftz") or op.has("sat"):
+    if kind == F32:
         return _finish(op, ufunc, kind, 2)
     return binary(op, ufunc)
-
-
-def exact_sum(a: Array, b: Array) -> Array:
-    """The sum of binary32 numbers, rounded to odd in binary64."""
-    return to_odd(*two_sum(a.astype(np.float64), b.astype(np.float64)))
-
-
-def exact_product(a: Array, b: Array) -> Array:
-    """The product of binary32 numbers, which binary64 holds."""
-    found: Array = a.astype(np.float64) * b.astype(np.float64)
-    return found
 
 
 # --- packed and 16-bit types --------------------------------------------------------------------------
@@ -151,7 +164,22 @@ def f32_to_bf16(values: Array) -> Array:
     """binary32 to bf16 bits, to nearest even; NaN becomes 0x7fff."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(values), np.uint32(0x7FFF), rounded).astype(np.uint16)
+    return np.where(np.isnan(values), NAN_OF_HALVES, rounded).astype(np.uint16)
+
+
+def f32_to_f16(values: Array) -> Array:
+    """binary32 to f16 bits, to nearest even; NaN becomes 0x7fff."""
+    return np.where(np.isnan(values), NAN_OF_HALVES, values.astype(np.float16).view(np.uint16))
+
+
+def halves_to_f32(bits: Array, *, is_bf16: bool) -> Array:
+    """Bits of f16 or bf16 as binary32."""
+    return bf16_to_f32(bits) if is_bf16 else bits.view(np.float16).astype(np.float32)
+
+
+def f32_to_halves(values: Array, *, is_bf16: bool) -> Array:
+    """binary32 to bits of f16 or bf16, to nearest even."""
+    return f32_to_bf16(values) if is_bf16 else f32_to_f16(values)
 
 
 def _of_halves(op: Decoder, function: Callable[..., Array]) -> Run:
@@ -160,19 +188,21 @@ def _of_halves(op: Decoder, function: Callable[..., Array]) -> Run:
     kind = U32 if packed else U16
     d = op.destination(op.operands[0], kind)
     sources = [op.source(o, kind) for o in op.operands[1:]]
-    relu, sat = op.has("relu"), op.has("sat")
+    relu, sat, ftz = op.has("relu"), op.has("sat"), op.has("ftz")
 
     def run(warp: Warp, where: Where) -> None:
         rows = warp.rows[kind]
-        given = [rows[s].view(np.uint16) for s in sources]
-        wide = [bf16_to_f32(g) if is_bf16 else g.view(np.float16).astype(np.float32) for g in given]
+        wide = [halves_to_f32(rows[s].view(np.uint16), is_bf16=is_bf16) for s in sources]
+        if ftz:
+            wide = [flushed(each, _TINY_F16) for each in wide]
         found = function(*wide)
+        if ftz:
+            found = flushed(found, _TINY_F16)
         if relu:
             found = np.where(np.isnan(found), found, np.maximum(found, 0))
         if sat:
-            found = np.where(np.isnan(found), 0, np.clip(found, 0, 1))
-        halves_ = f32_to_bf16(found) if is_bf16 else found.astype(np.float16).view(np.uint16)
-        out = np.ascontiguousarray(halves_)
+            found = saturated(found)
+        out = np.ascontiguousarray(f32_to_halves(found, is_bf16=is_bf16))
         np.copyto(rows[d], out.view(np.uint32) if packed else out, where=where)
 
     return run
@@ -205,7 +235,7 @@ def _pairs_of_f32(op: Decoder, function: Callable[..., Array]) -> Run:
 
     def run(warp: Warp, where: Where) -> None:
         rows = warp.rows[U64]
-        found = function(*(rows[s].view(np.float32) for s in sources))
+        found = canonical(function(*(rows[s].view(np.float32) for s in sources)))
         np.copyto(rows[d], np.ascontiguousarray(found, np.float32).view(np.uint64), where=where)
 
     return run
@@ -220,7 +250,7 @@ def add(op: Decoder) -> Run:
         return _of_halves(op, np.add)
     if op.type == "f32x2":
         return _pairs_of_f32(op, np.add)
-    return _arithmetic(op, np.add, exact_sum)
+    return _arithmetic(op, np.add, sum32)
 
 
 @instruction("sub")
@@ -232,7 +262,7 @@ def sub(op: Decoder) -> Run:
         return _of_halves(op, np.subtract)
     if op.type == "f32x2":
         return _pairs_of_f32(op, np.subtract)
-    return _arithmetic(op, np.subtract, lambda a, b: exact_sum(a, -b))
+    return _arithmetic(op, np.subtract, lambda a, b, mode: sum32(a, -b, mode))
 
 
 @instruction("mul")
@@ -244,7 +274,7 @@ def mul(op: Decoder) -> Run:
         return _of_halves(op, np.multiply)
     if op.type == "f32x2":
         return _pairs_of_f32(op, np.multiply)
-    return _arithmetic(op, np.multiply, exact_product)
+    return _arithmetic(op, np.multiply, lambda a, b, mode: round_to(a * b, np.float32, mode))
 
 
 @instruction("fma", "mad")
@@ -314,28 +344,35 @@ def most(op: Decoder) -> Run:
     return _least_or_most(op, np.maximum, np.fmax, np.maximum)
 
 
+def _of_one(op: Decoder, ufunc: Any, bits: Callable[[Array], Array]) -> Run:
+    """Of abs and neg: `ufunc` of numbers, `bits` of halves as 16-bit integers. A NaN comes out quiet and keeps its sign."""
+    if op.type in _HALF_TYPES:
+        kind = U32 if op.type.endswith("x2") else U16
+        infinity = np.uint16(0x7F80 if "bf16" in op.type else 0x7C00)
+
+        def of_halves(a: Array) -> Array:
+            given = a.view(np.uint16)
+            nan = (given & np.uint16(0x7FFF)) > infinity
+            return np.ascontiguousarray(np.where(nan, NAN_OF_HALVES, bits(given))).view(a.dtype)
+
+        return computed(op, of_halves, kind, result=kind)
+    if op.kind == F64:
+        return computed(op, lambda a: np.where(np.isnan(a), a + 0.0, ufunc(a)), F64)
+    if op.kind == F32:
+        return _finish(op, ufunc, F32, 1)
+    return unary(op, ufunc)
+
+
 @instruction("abs")
 def absolute(op: Decoder) -> Run:
     """Without its sign."""
-    if op.type in _HALF_TYPES:
-        mask = np.uint32(0x7FFF7FFF) if op.type.endswith("x2") else np.uint16(0x7FFF)
-        kind = U32 if op.type.endswith("x2") else U16
-        return computed(op, lambda a: a & mask, kind, result=kind)
-    if op.kind in {F32, F64}:
-        return _finish(op, np.abs, op.kind, 1)
-    return unary(op, np.abs)
+    return _of_one(op, np.abs, lambda a: a & np.uint16(0x7FFF))
 
 
 @instruction("neg")
 def negate(op: Decoder) -> Run:
     """With the other sign."""
-    if op.type in _HALF_TYPES:
-        mask = np.uint32(0x80008000) if op.type.endswith("x2") else np.uint16(0x8000)
-        kind = U32 if op.type.endswith("x2") else U16
-        return computed(op, lambda a: a ^ mask, kind, result=kind)
-    if op.kind in {F32, F64}:
-        return _finish(op, np.negative, op.kind, 1)
-    return unary(op, np.negative)
+    return _of_one(op, np.negative, lambda a: a ^ np.uint16(0x8000))
 
 
 @instruction("copysign")
@@ -353,7 +390,9 @@ def testp(op: Decoder) -> Run:
         "infinite": np.isinf,
         "number": lambda a: ~np.isnan(a),
         "notanumber": np.isnan,
-        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= tiny),
+        "normal": lambda a: (
+            np.isfinite(a) & ((np.abs(a) >= tiny) | (a == 0))
+        ),  # zero counts as normal
         "subnormal": lambda a: (a != 0) & (np.abs(a) < tiny),
     }
     return computed(op, tests[op.one_of(*tests)], op.kind, result=PRED)

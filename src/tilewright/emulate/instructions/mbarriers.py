@@ -213,9 +213,10 @@ def mbarrier_arrive(op: Decoder) -> Run:
                 )
             one = one_lane(lane)
             clock = warp.clocks.publish_relaxed(one) if relaxed else warp.clocks.publish(one)
+            before = barrier.pending
             phase = barrier.arrive(count, place_op, who, clock, drop=drops, bytes_=bytes_)
             if d is not None:
-                warp.rows[U64][d][lane] = phase << 20 | barrier.pending
+                warp.rows[U64][d][lane] = phase << 20 | before
 
     return run
 
@@ -369,7 +370,7 @@ def _blocked(
 
 @instruction("mbarrier.pending_count")
 def pending_count(op: Decoder) -> Run:
-    """The pending count that a state had."""
+    """The pending count that the barrier had before the arrival that gave the state."""
     d, a = op.destination(op.operands[0], U32), op.source(op.operands[1], U64)
 
     def run(warp: Warp, where: Where) -> None:
