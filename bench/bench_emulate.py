@@ -1,6 +1,6 @@
 """How fast the emulator is: warp instructions a second, and one pair-MMA tile with cluster launch control.
 
-    python bench/bench_emulate.py [--processes 2]
+    python bench/bench_emulate.py [--processes 2] [--schedules 60]
 
 Needs the compiler of the `cuda` extra. The rows are what docs/emulate.md shows.
 """
@@ -78,8 +78,8 @@ def pair_gemm(*, races: bool) -> None:
         row(name, gpu.outcomes[-1].instructions, seconds)
 
 
-def schedules(processes: int, count: int = 60) -> None:
-    """A work loop under many orders, alone and beside one another."""
+def schedules(processes: int, count: int) -> None:
+    """A work loop under many orders, alone and beside one another: the gain of each number of processes."""
     config = HarnessConfig(2, "clc", depth=2, threads=64)
     done, counter = np.zeros(14, np.uint32), np.zeros(2, np.uint32)
     buffers = Buffers()
@@ -96,25 +96,34 @@ def schedules(processes: int, count: int = 60) -> None:
         buffers=buffers,
     )
     explorer = Explorer(launch, expected=[Expected(done, np.ones(14), "tiles")])
-    for workers in sorted({1, processes}):
+    workers, alone_s = 1, 0.0
+    while workers <= processes:
         start = time.perf_counter()
         report = explorer.explore(count, processes=workers)
         seconds = time.perf_counter() - start
+        alone_s = alone_s or seconds
         instructions = sum(outcome.instructions for outcome in report.outcomes)
         plural = "es" if workers > 1 else ""
-        row(f"{count} schedules of a CLC loop, {workers} process{plural}", instructions, seconds)
+        gain = f", {alone_s / seconds:.2f} times one" if workers > 1 else ""
+        row(
+            f"{count} schedules of a CLC loop, {workers} process{plural}{gain}",
+            instructions,
+            seconds,
+        )
+        workers *= 2
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2, help="1, 2, 4, … up to so many")
+    parser.add_argument("--schedules", type=int, default=60)
     given = parser.parse_args()
     print("| what | warp instructions | seconds | a second |\n|---|---|---|---|")
     arithmetic()
     pair_gemm(races=True)
     pair_gemm(races=False)
-    schedules(given.processes)
+    schedules(given.processes, given.schedules)
 
 
 if __name__ == "__main__":

@@ -147,9 +147,26 @@ def _arithmetic(op: Decoder, ufunc: Any, directed: Callable[..., Array]) -> Run:
         )
     if mode in DIRECTED:
         raise op.unknown(f"rounding .{mode} of .{op.type}")
-    if kind == F32:
+    if op.has("ftz") or op.has("sat"):
         return _finish(op, ufunc, kind, 2)
-    return binary(op, ufunc)
+    return _nearest32(op, ufunc) if kind == F32 else binary(op, ufunc)
+
+
+def _nearest32(op: Decoder, ufunc: Any) -> Run:
+    """What kernels do most: `binary` of binary32, and `canonical`."""
+    d, a, b = (
+        op.destination(op.operands[0], F32),
+        *(op.source(operand, F32) for operand in op.operands[1:3]),
+    )
+
+    def run(warp: Warp, where: Where) -> None:
+        rows = warp.rows[F32]
+        ufunc(rows[a], rows[b], out=rows[d], where=where)
+        nan = np.isnan(rows[d])
+        if nan.any():
+            np.copyto(rows[d], _NAN, where=nan & where)
+
+    return run
 
 
 # --- packed and 16-bit types --------------------------------------------------------------------------
