@@ -18,6 +18,7 @@ from tilewright.emulate.tcgen05 import (
     accumulator_columns,
     b_addresses,
     multiply,
+    shared_elements,
 )
 from tilewright.emulate.tensor_map import TensorMap
 from tilewright.emulate.tmem import load, new_cells
@@ -87,6 +88,31 @@ def test_a_stage_of_the_kernel(name: str, m: int, n: int, group: int) -> None:
     used = accumulator_columns(m, n, group)
     assert (cells[:, :, :d_column] == new_cells()[0, 0]).all()
     assert (cells[:, :, d_column + used :] == new_cells()[0, 0]).all()
+
+
+@pytest.mark.parametrize("mn_major", [False, True])
+@pytest.mark.parametrize(("name", "bits"), [("e2m1", 4), ("e2m3", 6), ("e3m2", 6)])
+def test_elements_below_a_byte(name: str, bits: int, *, mn_major: bool) -> None:
+    """16 elements at the start of 16 bytes (PTX ISA, "Sub-byte types": .b4x16_p64 and .b6x16_p32), then 128-byte rows."""
+    rng = np.random.default_rng(4)
+    codes = {"e2m3": 3, "e3m2": 4, "e2m1": 5}
+    word = kernel_instruction("e4m3", 128, 128) | codes[name] << 7 | codes[name] << 10
+    form = decode_instruction(word | mn_major << 15, "f8f6f4", 1)
+    a = rng.integers(0, 1 << bits, (128, form.k))
+    along = a.T if mn_major else a
+    shared = np.full(1 << 16, 0xFF, np.uint8)
+    for line, values in enumerate(along):
+        for piece, first in enumerate(range(0, along.shape[1], 16)):
+            number = sum(
+                int(value) << bits * i for i, value in enumerate(values[first : first + 16])
+            )
+            at = 128 * line + 16 * (piece ^ line % 8)  # the 128-byte swizzle
+            shared[at : at + 2 * bits] = np.frombuffer(
+                number.to_bytes(2 * bits, "little"), np.uint8
+            )
+    where = a_addresses(form, decode_tcgen05_matrix(kernel_descriptor(0)), 1)
+    found = shared_elements(shared[where], name, mn_major=mn_major)
+    np.testing.assert_array_equal(found, a)
 
 
 def epilogue(cells: Any, m: int, n: int, group: int, column: int) -> Any:
@@ -160,4 +186,4 @@ def test_what_is_left_out_is_named() -> None:
         a_in_tensor_memory(pair, 2)
     e2m1 = decode_instruction(1 << 4 | 5 << 7 | 1 << 17 | 4 << 24, "f8f6f4", 1)
     with pytest.raises(NotEmulated, match="e2m1"):
-        a_addresses(e2m1, decode_tcgen05_matrix(kernel_descriptor(0)), 1)
+        a_in_tensor_memory(e2m1, 1)

@@ -9,8 +9,11 @@ two descriptors are applied in both. D, in cells of the two tensor memories:
     cta_group::2, M = 128    CTA = row / 64, lane = row % 64 + 64 (column / (N / 2)),
                              column % (N / 2)                                    layout B
 
-Left out: `.ws`, sparse and block-scaled products, `.ashift`, element types below a byte, A of a pair with M = 128 in
-tensor memory. The collector's hints change nothing.
+Elements of 4 and 6 bits lie in shared memory 16 to a piece of 16 bytes, packed at its start (PTX ISA, `.b4x16_p64` and
+`.b6x16_p32`): where a piece lies is what it is for bytes.
+
+Left out: `.ws`, sparse and block-scaled products, `.ashift`, elements below a byte in tensor memory, A of a pair with
+M = 128 there. The collector's hints change nothing.
 
 Never compared with a B200. Source: PTX ISA, "Data Path Layout Organization" (figures) and CUTLASS,
 mma_traits_sm100_frag.hpp, whose layouts are the arithmetic above; sums as in fragments.py.
@@ -18,7 +21,7 @@ mma_traits_sm100_frag.hpp, whose layouts are the arithmetic above; sums as in fr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -67,6 +70,28 @@ def accumulator_columns(m: int, n: int, cta_group: int) -> int:
     return n // 2 if cta_group == 2 and m == 128 else n
 
 
+PACKED_BITS = {"e2m1": 4, "e2m3": 6, "e3m2": 6}
+"""Of element types below a byte."""
+_PIECE = 16
+
+
+def shared_bytes(name: str) -> int:
+    """Bytes of shared memory that an element stands for."""
+    return 1 if name in PACKED_BITS else element_bits(name) // 8
+
+
+def shared_elements(data: NDArray[Any], name: str, *, mn_major: bool) -> NDArray[np.uint32]:
+    """Elements' bits from what lies at `a_addresses` or `b_addresses`; (rows, k) both."""
+    if name not in PACKED_BITS:
+        return np.asarray(data, np.uint32)
+    bits = PACKED_BITS[name]
+    lines = data.T if mn_major else data
+    pieces = lines.astype(np.uint8).reshape(len(lines), -1, _PIECE)
+    ones = np.unpackbits(pieces[..., : _PIECE * bits // 8], axis=-1, bitorder="little")
+    found = ones.reshape(len(lines), -1, bits) @ (1 << np.arange(bits, dtype=np.uint32))
+    return np.asarray(found.T if mn_major else found, np.uint32)
+
+
 def a_addresses(
     instruction: InstructionDescriptor, at: MatrixDescriptor, cta_group: int
 ) -> NDArray[np.int64]:
@@ -74,7 +99,7 @@ def a_addresses(
     return at.element_addresses(
         instruction.m // cta_group,
         instruction.k,
-        element_bits(instruction.a) // 8,
+        shared_bytes(instruction.a),
         k_major=not instruction.a_mn_major,
     )
 
@@ -86,7 +111,7 @@ def b_addresses(
     return at.element_addresses(
         instruction.n // cta_group,
         instruction.k,
-        element_bits(instruction.b) // 8,
+        shared_bytes(instruction.b),
         k_major=not instruction.b_mn_major,
     )
 

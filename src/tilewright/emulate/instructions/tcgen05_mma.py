@@ -15,7 +15,6 @@ import numpy as np
 from tilewright.emulate.clocks import BEFORE, EMPTY, LEVELS, LOOSE, SEEN, TENSOR, Clock, with_mark
 from tilewright.emulate.descriptors import decode_instruction, decode_tcgen05_matrix
 from tilewright.emulate.faults import Fault
-from tilewright.emulate.fragments import element_bits
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.copies import masked_ctas
 from tilewright.emulate.instructions.mbarriers import barrier_at, place_of_barrier
@@ -30,6 +29,8 @@ from tilewright.emulate.tcgen05 import (
     accumulator_columns,
     b_addresses,
     multiply,
+    shared_bytes,
+    shared_elements,
 )
 from tilewright.emulate.tensor_memory import (
     CellAccess,
@@ -179,6 +180,7 @@ class _Mma(NamedTuple):
                     cta,
                     b_addresses(form, decode_tcgen05_matrix(self.b_matrix), group),
                     form.b,
+                    mn_major=form.b_mn_major,
                 )
                 for cta in self.ctas
             ]
@@ -205,17 +207,23 @@ class _Mma(NamedTuple):
         """One CTA's rows of A."""
         if self.a is None:
             at = a_addresses(self.form, decode_tcgen05_matrix(self.a_matrix), group)
-            return self._shared(event, cta, at, self.form.a)
+            return self._shared(event, cta, at, self.form.a, mn_major=self.form.a_mn_major)
         rows, width = a_in_tensor_memory(self.form, group)
         lanes = rows + lane_of(self.a)
         columns = np.arange(width) + column_of(self.a)
         return a_from_cells(self.form, tensor_memory(cta).cells[lanes[:, None], columns])
 
     def _shared(
-        self, event: AsyncEvent, cta: Cta, addresses: NDArray[np.int64], name: str
+        self,
+        event: AsyncEvent,
+        cta: Cta,
+        addresses: NDArray[np.int64],
+        name: str,
+        *,
+        mn_major: bool,
     ) -> NDArray[np.uint32]:
-        size = element_bits(name) // 8
-        return cta.machine.accesses.async_elements(event, cta.shared, addresses, size)
+        data = cta.machine.accesses.async_elements(event, cta.shared, addresses, shared_bytes(name))
+        return shared_elements(data, name, mn_major=mn_major)
 
 
 def _part(values: NDArray[np.int64], index: int, group: int) -> NDArray[np.int64]:
