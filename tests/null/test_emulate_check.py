@@ -13,7 +13,7 @@ from audit_pairs import text_of
 from ptx_lines import kernel, run
 from tilewright.audit.locate import Locator
 from tilewright.cli import app
-from tilewright.emulate.explore import Explorer
+from tilewright.emulate.explore import Explorer, vary
 from tilewright.emulate.spec import files_in, read_launch
 from tilewright.errors import BadInput, TilewrightError, UnknownName
 from tilewright.ptx import parse_ptx
@@ -207,3 +207,11 @@ def test_arrays_of_every_kind_and_structs(tmp_path: Path) -> None:
     assert Explorer(launch, expected=expected).explore(2).verdict == "pass"
     half = launch.buffers.arrays()[2]
     assert set(half.ravel().tolist()) == {0x3FC0}, "1.5 in bf16"
+
+
+def test_what_a_replay_is_told_gives_the_same_schedule() -> None:
+    """A replay names the clusters at once and the declines only where there are any."""
+    for seed in range(200):
+        resident, declines = vary(seed, 16, None, None)
+        assert vary(seed, 16, resident, declines or None) == (resident, declines)
+    assert vary(0, 16, None, None) == (None, frozenset())
