@@ -60,13 +60,26 @@ def test_a_failure_is_told_with_what_replays_it(tmp_path: Path) -> None:
     assert text.split("CLC-06c_bad.ptx:")[1:3] == repeated.split("CLC-06c_bad.ptx:")[1:3]
 
 
-def test_places_are_lines_of_the_source_that_the_kernel_came_from() -> None:
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("k.cu", "k.cu"),
+        ("/home/a/k.cu", "k.cu"),  # NVRTC puts the folder of the process before a relative name
+        ("/home/a/../b/k.cu", "../b/k.cu"),
+        ("/home/a/src/k.cu", "src/k.cu"),
+    ],
+)
+def test_places_are_lines_of_the_source_that_the_kernel_came_from(path: str, name: str) -> None:
     """`.loc` names the file; its text is what the reader sees where it is at hand."""
-    text = kernel("mov.u32 %r0, t;\n.loc 1 7 3\nst.global.u32 [%d0+128], %r0;") + '.file 1 "k.cu"\n'
-    locator = Locator(parse_ptx(text), {"k.cu": "\n" * 6 + "  out[32] = t;"})
+    text = kernel("mov.u32 %r0, t;\n.loc 1 7 3\nst.global.u32 [%d0+128], %r0;")
+    text += f'.file 1 "{path}"\n'
+    module = parse_ptx(text)
+    locator = Locator(module, {name: "\n" * 6 + "  out[32] = t;"})
     report = run(text, np.zeros(32, np.uint32), check=False)
+    other = Locator(module, {f"x{name.rpartition('/')[2]}": ""})
+    assert other.place(report.findings[0].span).file == report.findings[0].span.file
     found = Checked(report, None, None, locator, ()).as_dict()["findings"]
-    assert [(f["id"], f["file"], f["line"]) for f in found] == [("OOB", "k.cu", 7)]
+    assert [(f["id"], f["file"], f["line"]) for f in found] == [("OOB", name, 7)]
 
 
 def test_json_is_as_the_design_says(tmp_path: Path) -> None:
