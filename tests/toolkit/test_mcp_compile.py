@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from console import run
+from mcp_client import call, refuse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,13 +102,10 @@ async def _check_kernels(allowed: Path, cache: Path) -> None:
     async with Client(_server(allowed, XDG_CACHE_HOME=str(cache))) as client:
         launch = {"grid": 1, "block": 64, "args": ["out"], "arrays": {"out": {"shape": [64]}}}
         asked = {"file": "adds.cu", "arch": "sm_90a", "launch": launch, "schedules": 2}
-        found = (await client.call_tool("check", asked)).structured_content
+        found = await call(client, "check", **asked)
         rows = {(f["id"], f["file"], f["line"], f["other_line"]) for f in found["findings"]}
         assert rows == {("RACE", "adds.cu", 4, 3)}
-        refused = await client.call_tool("check", {**asked, "arch": None})
-        assert "name what to compile for with arch" in str(refused.content)
-        planned = await client.call_tool("check", {"plan": "plan.json", "schedules": 4})
-        assert not planned.is_error, planned.content
-        assert planned.structured_content["verdict"] == "pass"
-        assert planned.structured_content["schedules"] == 4
-        assert json.loads(planned.content[0].text) == planned.structured_content
+        asked["arch"] = None
+        assert "name what to compile for with arch" in await refuse(client, "check", **asked)
+        planned = await call(client, "check", plan="plan.json", schedules=4)
+        assert (planned["verdict"], planned["schedules"]) == ("pass", 4)
