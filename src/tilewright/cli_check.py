@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from tilewright.cli_options import JsonOption, parse_triple
+from tilewright.cli_options import JsonOption, TraceOption, parse_triple, print_written, write_text
 from tilewright.errors import BadInput
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def check(
         bool, typer.Option("--races/--no-races", help="Hold accesses against one another.")
     ] = True,
     arch: Annotated[str, typer.Option(help="To compile a .cu file for.")] = "sm_100a",
+    trace: TraceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a kernel on the CPU under many schedules: wrong results, races, deadlocks, broken contracts.
@@ -69,7 +70,7 @@ def check(
         with _Bar(schedules) as bar:
             if plan is not None:
                 _check_only(args=args, resident=resident, decline_at=decline_at, **shape, **shapes)
-                found = _check_plan(plan, asked, bar)
+                found = _check_plan(plan, asked, bar, trace=trace is not None)
             else:
                 triples = {name: parse_triple(f"--{name}", text) for name, text in shapes.items()}
                 found = _check_file(str(file), args, arch, asked, bar, **shape, **triples)
@@ -79,10 +80,15 @@ def check(
         else:
             typer.echo(f"unsupported: {stopped}", err=True)
         raise typer.Exit(2) from None
+    if trace is not None:
+        from tilewright.report.trace import render_trace
+
+        write_text(trace, render_trace([found.timeline]))
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
         _print(found)
+        print_written(trace)
     if found.report.verdict == "fail":
         raise typer.Exit(1)
 
@@ -125,7 +131,7 @@ def _check_file(
     return check_ptx(found, launch, read, schedules, progress=bar.advance, **given)
 
 
-def _check_plan(path: Path, schedules: Schedules, bar: _Bar) -> Checked:
+def _check_plan(path: Path, schedules: Schedules, bar: _Bar, *, trace: bool) -> Checked:
     from tilewright.device import load
     from tilewright.plan_model import Plan
     from tilewright.run.emulated_plan import check_plan
@@ -135,7 +141,8 @@ def _check_plan(path: Path, schedules: Schedules, bar: _Bar) -> Checked:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be read: {error}", given=path) from None
     plan = Plan.parse(text, str(path))
-    return check_plan(plan, load(str(plan.device["name"])), schedules, progress=bar.advance)
+    device = load(str(plan.device["name"]))
+    return check_plan(plan, device, schedules, trace=trace, progress=bar.advance)
 
 
 class _Bar:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tilewright.audit.locate import Locator
 from tilewright.emulate.explore import Explorer
 from tilewright.ptx import parse_ptx
+from tilewright.timeline import of_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tilewright.emulate.report import Outcome, Report
     from tilewright.emulate.spec import LaunchSpec, ReadFile
     from tilewright.run.inputs import PtxText
+    from tilewright.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Checked:
         replay: of the first failure.
         locator: places in the source that the kernel came from, where its reader has that.
         notes: what else is worth saying, a line each.
+        timed: of a kernel that keeps its tiles' times.
     """
 
     report: Report
@@ -63,6 +66,14 @@ class Checked:
     replay: Replay | None
     locator: Locator | None
     notes: tuple[str, ...]
+    timed: Timeline | None = None
+
+    @property
+    def timeline(self) -> Timeline:
+        """What `timed` says, else who was where in the first failure, or in the first schedule where none fails."""
+        if self.timed is not None:
+            return self.timed
+        return of_history((self.report.failing or self.report.outcomes[0]).history)
 
     @property
     def summary(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from tilewright.run.check import GemmCase, GemmRun, ragged_axis
 from tilewright.run.emulated import EmulatedGpu
 from tilewright.run.emulated_check import Checked, Replay
 from tilewright.run.gemm import GemmKernel
+from tilewright.run.traced import trace_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +38,7 @@ def check_plan(
     device: Device,
     schedules: Schedules,
     *,
+    trace: bool = False,
     use_cache: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> Checked:
@@ -44,6 +47,7 @@ def check_plan(
     Args:
         device: that the plan names.
         schedules: how many from which seed on, with or without races; the rest is the seed's.
+        trace: where nothing fails, run the largest of the problems once more with the tiles' times kept.
         use_cache: compiled kernels may be kept in a folder of the user's.
     Raises:
         Unsupported, NoFit: no kernel does this plan.
@@ -69,13 +73,31 @@ def check_plan(
                 progress(len(report.outcomes))
             if outcome.verdict == "fail":
                 break
+        timed = None
+        if trace and report.failing is None:
+            gpu.seed = schedules.first_seed
+            gpu.options = _options(config, runs[-1], gpu.seed, races=races)
+            planned = _sms_planned(plan)
+            try:
+                timed = trace_kernel(gpu, config, cases[-1], planned=planned, use_cache=use_cache)
+            except (
+                CheckFailed
+            ) as failed:  # the kernel that keeps times is one of the plan's as well
+                report.outcomes += failed.report.outcomes
     failing = report.failing
     notes = (
         f"problems: {', '.join(map(describe, cases))}",
         f"largest error: {worst:.3g} of its bound",
     )
     replay = None if failing is None else Replay(failing.seed)
-    return Checked(report, failing, replay, None, notes)
+    return Checked(report, failing, replay, None, notes, timed)
+
+
+def _sms_planned(plan: Plan) -> int | None:
+    """SMs that a cluster of the plan has to itself; None where CTAs share SMs."""
+    size = math.prod(plan.conclusion.cluster_shape)
+    row = next((r for r in plan.contract.residency if r.cluster_size == size), None)
+    return size if row is not None and row.ctas_per_sm == 1 else None
 
 
 def _options(config: GemmConfig, run: GemmRun, seed: int, *, races: bool) -> Options:
