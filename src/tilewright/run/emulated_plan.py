@@ -85,12 +85,14 @@ def check_plan(
             ) as failed:  # the kernel that keeps times is one of the plan's as well
                 report.outcomes += failed.report.outcomes
     failing = report.failing
-    notes = (
+    notes = [
         f"problems: {', '.join(map(describe, cases))}",
         f"largest error: {worst:.3g} of its bound",
-    )
+    ]
+    if timed is not None:
+        notes.append(f"trace: {describe(cases[-1])}, seed {schedules.first_seed}")
     replay = None if failing is None else Replay(failing.seed)
-    return Checked(report, failing, replay, None, notes, timed)
+    return Checked(report, failing, replay, None, tuple(notes), timed)
 
 
 def _sms_planned(plan: Plan) -> int | None:
