@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tilewright.kernels.config import GemmConfig
     from tilewright.plan_model import Plan
     from tilewright.run.emulated_check import Schedules
+    from tilewright.timeline import Timeline
 
 RESIDENT = 2
 """Clusters at once, where the schedule's seed does not say otherwise."""
@@ -75,14 +76,10 @@ def check_plan(
                 break
         timed = None
         if trace and report.failing is None:
-            gpu.seed = schedules.first_seed
-            gpu.options = _options(config, runs[-1], gpu.seed, races=races)
-            planned = _sms_planned(plan)
             try:
-                timed = trace_kernel(gpu, config, cases[-1], planned=planned, use_cache=use_cache)
-            except (
-                CheckFailed
-            ) as failed:  # the kernel that keeps times is one of the plan's as well
+                timed = _timed(gpu, plan, runs[-1], schedules.first_seed, use_cache=use_cache)
+            except CheckFailed as failed:
+                # the kernel that keeps times is one of the plan's as well
                 report.outcomes += failed.report.outcomes
     failing = report.failing
     notes = [
@@ -93,6 +90,14 @@ def check_plan(
         notes.append(f"trace: {describe(cases[-1])}, seed {schedules.first_seed}")
     replay = None if failing is None else Replay(failing.seed)
     return Checked(report, failing, replay, None, tuple(notes), timed)
+
+
+def _timed(gpu: EmulatedGpu, plan: Plan, run: GemmRun, seed: int, *, use_cache: bool) -> Timeline:
+    """A problem again, by the kernel that keeps its tiles' times."""
+    config = run.config
+    gpu.seed, gpu.options = seed, _options(config, run, seed, races=gpu.options.races)
+    planned = _sms_planned(plan)
+    return trace_kernel(gpu, config, run.case, planned=planned, use_cache=use_cache)
 
 
 def _sms_planned(plan: Plan) -> int | None:
