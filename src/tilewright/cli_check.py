@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from tilewright.cli_options import JsonOption, parse_triple
+from tilewright.cli_options import JsonOption, TraceOption, parse_triple, print_written, write_text
 from tilewright.errors import BadInput
 
 if TYPE_CHECKING:
     from tilewright.audit.locate import Locator
-    from tilewright.emulate.explore import Explorer
-    from tilewright.emulate.report import Outcome, Report
     from tilewright.ptx.finding import Finding
+    from tilewright.run.emulated_check import Checked, Schedules
 
 
 def check(
@@ -53,6 +51,7 @@ def check(
         bool, typer.Option("--races/--no-races", help="Hold accesses against one another.")
     ] = True,
     arch: Annotated[str, typer.Option(help="To compile a .cu file for.")] = "sm_100a",
+    trace: TraceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a kernel on the CPU under many schedules: wrong results, races, deadlocks, broken contracts.
@@ -60,34 +59,41 @@ def check(
     Exit code 1 on findings, 2 on an instruction that is not emulated or bad input.
     """
     from tilewright.emulate.errors import NotModelled
+    from tilewright.run.emulated_check import Schedules, unsupported
 
     if (file is None) == (plan is None):
         raise BadInput("name a .ptx or .cu file, or --plan plan.json")
+    asked = Schedules(schedules, seed, resident, _numbers(decline_at), processes, races)
+    shape = {"kernel": kernel, "smem_bytes": smem_bytes}
+    shapes = {"grid": grid, "cluster": cluster, "block": block}
     try:
-        if plan is not None:
-            report, notes = _check_plan(plan, schedules, seed, races=races)
-            small, locator = report.failing, None
-        else:
-            shape: dict[str, object] = {"kernel": kernel, "smem_bytes": smem_bytes}
-            for name, text in (("grid", grid), ("cluster", cluster), ("block", block)):
-                shape[name] = parse_triple(f"--{name}", text)
-            explorer, locator = _explorer(
-                str(file), args, arch, shape, resident, _numbers(decline_at), races
-            )
-            report, notes = _explore(explorer, schedules, seed, processes)
-            small = explorer.shrink(report.failing) if report.failing is not None else None
+        with _Bar(schedules) as bar:
+            if plan is not None:
+                _check_only(args=args, resident=resident, decline_at=decline_at, **shape, **shapes)
+                found = _check_plan(plan, asked, bar, trace=trace is not None)
+            else:
+                triples = {name: parse_triple(f"--{name}", text) for name, text in shapes.items()}
+                found = _check_file(str(file), args, arch, asked, bar, **shape, **triples)
     except NotModelled as stopped:
-        _print_unsupported(stopped, as_json)
+        if as_json:
+            typer.echo(json.dumps(unsupported(stopped), indent=2))
+        else:
+            typer.echo(f"unsupported: {stopped}", err=True)
         raise typer.Exit(2) from None
+    if trace is not None:
+        from tilewright.report.trace import render_trace
+
+        write_text(trace, render_trace([found.timeline]))
     if as_json:
-        typer.echo(json.dumps(_document(report, locator), indent=2))
+        typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
-        _print(report, notes, small, locator)
-    if report.verdict == "fail":
+        _print(found)
+        print_written(trace)
+    if found.report.verdict == "fail":
         raise typer.Exit(1)
 
 
-def _numbers(text: str | None) -> list[int] | None:
+def _numbers(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     parts = text.split(",")
@@ -95,71 +101,48 @@ def _numbers(text: str | None) -> list[int] | None:
         raise BadInput(
             f'--decline-at "{text}" is not a list of numbers', given=text, allowed="0,2,5"
         )
-    return [int(part) for part in parts]
+    return tuple(int(part) for part in parts)
 
 
-def _explorer(
-    file: str,
-    args: Path | None,
-    arch: str,
-    shape: dict[str, object],
-    resident: int | None,
-    decline_at: list[int] | None,
-    races: bool,
-) -> tuple[Explorer, Locator]:
-    from tilewright.audit.locate import Locator
-    from tilewright.emulate.explore import Explorer
-    from tilewright.emulate.spec import Spec
-    from tilewright.ptx import parse_ptx
+def _check_only(**given: object) -> None:
+    """A plan says by itself what a file has to be told."""
+    for name, value in given.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise BadInput(
+                f"{option} does not go with --plan, whose kernel has a launch of its own",
+                given=option,
+                allowed="--schedules, --seed, --no-races",
+            )
+
+
+def _check_file(
+    file: str, args: Path | None, arch: str, schedules: Schedules, bar: _Bar, **given: object
+) -> Checked:
+    from tilewright.emulate.spec import LaunchSpec, files_in, read_launch
+    from tilewright.run.emulated_check import check_ptx
     from tilewright.run.inputs import PtxText, read_input
 
     found = read_input(file, arch)
     if not isinstance(found, PtxText):
         raise BadInput(f"{file} holds no PTX, which is what the emulator runs", given=file)
-    spec = Spec.read(args) if args is not None else Spec()
-    module = parse_ptx(found.ptx, found.name)
-    launch, expected = spec.prepare(module, **shape)
-    explorer = Explorer(
-        launch, expected=expected, resident=resident, decline_at=decline_at, races=races
-    )
-    return explorer, Locator(module, found.sources)
+    launch = LaunchSpec() if args is None else read_launch(args)
+    read = files_in(Path() if args is None else args.parent)
+    return check_ptx(found, launch, read, schedules, progress=bar.advance, **given)
 
 
-def _explore(
-    explorer: Explorer, schedules: int, seed: int, processes: int
-) -> tuple[Report, list[str]]:
-    start = time.perf_counter()
-    with _Bar(schedules) as bar:
-        report = explorer.explore(
-            schedules, first_seed=seed, processes=processes, progress=bar.advance
-        )
-    took = time.perf_counter() - start
-    instructions = sum(outcome.instructions for outcome in report.outcomes)
-    return report, [f"{instructions} warp instructions in {took:.1f} s"]
-
-
-def _check_plan(path: Path, schedules: int, seed: int, *, races: bool) -> tuple[Report, list[str]]:
-    from pydantic import ValidationError
-
+def _check_plan(path: Path, schedules: Schedules, bar: _Bar, *, trace: bool) -> Checked:
+    from tilewright.device import load
     from tilewright.plan_model import Plan
     from tilewright.run.emulated_plan import check_plan
 
     try:
-        plan = Plan.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
-        first = str(error).splitlines()[0]
-        raise BadInput(
-            f"{path} is not the output of tilewright plan --json ({first})", given=path
-        ) from None
-    with _Bar(schedules) as bar:
-        found = check_plan(
-            plan, schedules=schedules, first_seed=seed, races=races, progress=bar.advance
-        )
-    notes = [
-        f"problems: {', '.join(found.cases)}",
-        f"largest error: {found.worst:.3g} of its bound",
-    ]
-    return found.report, notes
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}", given=path) from None
+    plan = Plan.parse(text, str(path))
+    device = load(str(plan.device["name"]))
+    return check_plan(plan, device, schedules, trace=trace, progress=bar.advance)
 
 
 class _Bar:
@@ -184,15 +167,14 @@ class _Bar:
         self._progress.update(self._task, completed=done)
 
 
-def _document(report: Report, locator: Locator | None) -> dict[str, Any]:
-    """The JSON, with places in the source that the reader has."""
-    found = report.as_dict()
-    if locator is not None:
-        for entry, finding in zip(found["findings"], report.findings, strict=True):
-            located = locator.locate(finding)
-            entry["file"], entry["line"] = located.place.file, located.place.line
-            entry["other_line"] = located.other.line if located.other is not None else None
-    return found
+def _print(found: Checked) -> None:
+    typer.echo(found.summary)
+    for note in found.notes:
+        typer.echo(f"  {note}")
+    failing = found.report.failing
+    for finding in failing.findings if failing is not None else found.report.findings:
+        _print_finding(finding, found.locator)
+    _print_story(found)
 
 
 def _print_finding(finding: Finding, locator: Locator | None) -> None:
@@ -210,53 +192,20 @@ def _print_finding(finding: Finding, locator: Locator | None) -> None:
         typer.echo(f"    {located.other_text.strip()}")
 
 
-def _print(
-    report: Report, notes: list[str], small: Outcome | None, locator: Locator | None
-) -> None:
-    count = len(report.outcomes)
-    line = f"{report.kernel}: {report.verdict} after {count} schedule{'s' if count > 1 else ''}"
-    if report.lines:
-        line += f", {len(report.covered)} of {len(report.lines)} lines with an instruction ran"
-    typer.echo(line)
-    for note in notes:
-        typer.echo(f"  {note}")
-    failing = report.failing
-    shown = failing.findings if failing is not None else report.findings
-    for found in shown:
-        _print_finding(found, locator)
-    if failing is not None and small is not None:
-        _print_story(failing, small)
-
-
-def _print_story(failing: Outcome, small: Outcome) -> None:
+def _print_story(found: Checked) -> None:
     """The first failure: what replays it, and the steps before it."""
-    again = f"--seed {failing.seed} --schedules 1"
-    if failing.resident is not None:
-        again += f" --resident {failing.resident}"
-    if failing.decline_at:
-        again += f" --decline-at {','.join(map(str, failing.decline_at))}"
+    failing, smallest, replay = found.report.failing, found.smallest, found.replay
+    if failing is None or smallest is None or replay is None:
+        return
+    again = f"--seed {replay.seed} --schedules 1"
+    if replay.resident is not None:
+        again += f" --resident {replay.resident}"
+    if replay.decline_at:
+        again += f" --decline-at {','.join(map(str, replay.decline_at))}"
     typer.echo(f"replay: {again}")
-    away = sum(map(bool, small.picks))
+    away = sum(map(bool, smallest.picks))
     typer.echo(
         f"shrunk: fails with {away} of {len(failing.picks)} decisions other than in turn; the last steps:"
     )
-    for step in small.trace or failing.trace:
+    for step in found.last_steps:
         typer.echo(f"  {step}")
-
-
-def _print_unsupported(stopped: Exception, as_json: bool) -> None:
-    if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "verdict": "unsupported",
-                    "schedules": 0,
-                    "findings": [],
-                    "seed": 0,
-                    "message": str(stopped),
-                },
-                indent=2,
-            )
-        )
-    else:
-        typer.echo(f"unsupported: {stopped}", err=True)

@@ -115,7 +115,7 @@ class Draft:
                 of_run(
                     run,
                     device.sm_clock_mhz,
-                    response_cycles=self.work.overheads.clc_latency_cycles,
+                    response_cycles=self.work.overheads.response_cycles(name),
                     ctas_per_slot=size,
                     sms_per_slot=size if each == 1 else None,
                     first_tile=self.work.num_tiles - len(run.costs_cycles),

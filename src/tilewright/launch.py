@@ -186,7 +186,7 @@ def simulate_launch(
             of_run(
                 run(name, best[name], record=True),
                 device.sm_clock_mhz,
-                response_cycles=overheads.clc_latency_cycles,
+                response_cycles=overheads.response_cycles(name),
                 ctas_per_slot=size,
                 sms_per_slot=size if idle.ctas_per_sm == 1 else None,
             )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tilewright.decide import Answer
-from tilewright.errors import UnknownName
+from tilewright.errors import BadInput, UnknownName
 from tilewright.evidence import Evidence
 from tilewright.records import Records, records_of
 
@@ -208,6 +208,25 @@ class Plan(_Part):
     schedule: ScheduleTables
     validation: Validation
     risks: tuple[Risk, ...]
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Plan:
+        """The plan that `plan --json` printed.
+
+        Args:
+            name: of the file, for messages.
+        Raises:
+            BadInput: it is something else.
+        """
+        try:
+            found = cls.model_validate_json(text)
+            _ = found.device["name"], found.problem["kind"]
+        except (ValidationError, KeyError) as error:
+            first = str(error).splitlines()[0]
+            raise BadInput(
+                f"{name} is not the output of tilewright plan --json ({first})", given=name
+            ) from None
+        return found
 
     def part(self, path: str) -> Any:
         """One part as JSON data, named by its keys: "contract.barriers".

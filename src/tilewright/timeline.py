@@ -1,8 +1,9 @@
 """Who did which tile when: one record for simulated, measured and emulated runs, so that views draw all alike.
 
-Times are whole nanoseconds from the start of the run; an emulated step counts as one. A *slot* is room for
-one resident cluster, as in `sim`: the workers that run in it come one after another, and a view gives them
-one row. A *worker* is one launched cluster.
+Times are whole nanoseconds from the start of the run. An emulated run has no nanoseconds: its clock counts the warp
+instructions that all warps together have executed, and each stands as one; `Timeline.unit` says so. It tells who
+came before whom, not how long anything takes. A *slot* is room for one resident cluster, as in `sim`: the workers
+that run in it come one after another, and a view gives them one row. A *worker* is one launched cluster.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
+    from tilewright.emulate.history import Ask, History, Stay
     from tilewright.sim import Run
 
 Source = Literal["simulated", "measured", "emulated"]
 DECLINED = -1
 """Tile of a request that was declined."""
+
+UNANSWERED = -2
+"""Tile of a request that nobody had answered when the run was over."""
 
 
 class TileSpan(NamedTuple):
@@ -41,7 +48,11 @@ class TileSpan(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One request for work (CLC's try_cancel) and its response; `tile` is what was granted, or `DECLINED`."""
+    """One request for work (CLC's try_cancel) and its response.
+
+    Attributes:
+        tile: what was granted, or `DECLINED`, or `UNANSWERED`.
+    """
 
     worker: int
     slot: int
@@ -89,6 +100,11 @@ class Timeline:
     holds: tuple[Held, ...] = ()
     ctas_per_slot: int = 1
     sms_per_slot: int | None = None
+
+    @property
+    def unit(self) -> str:
+        """What one of its times stands for."""
+        return "warp instruction" if self.source == "emulated" else "ns"
 
     @property
     def start_ns(self) -> int:
@@ -182,9 +198,10 @@ def of_times(
     scheduler: str,
     requests: NDArray[np.void] | None = None,
     *,
+    source: Source = "measured",
     sms_per_slot: int | None = None,
 ) -> Timeline:
-    """A measured run, from what a kernel kept.
+    """A run on a GPU or on the emulator, from what a kernel kept.
 
     A worker is the cluster whose CTAs were at the tile. Workers of one SM (that of rank 0) that do not overlap are
     one slot; slots count in the order of their first workers, as the simulator's do.
@@ -193,6 +210,7 @@ def of_times(
         times: fields start_ns, end_ns, sm, cta; (tiles, cluster size). Tiles that nobody did are zeros.
         requests: fields ask_ns, answer_ns; (tiles,). Zeros where no request brought the tile; declined ones are not
             kept.
+        source: whose %globaltimer it was.
     """
     size = times.shape[1]
     done = np.flatnonzero((times["end_ns"] > 0).all(axis=1))
@@ -222,7 +240,7 @@ def of_times(
         for rank in range(size)
     )
     return Timeline(
-        source="measured",
+        source=source,
         scheduler=scheduler,
         slots=int(slot.max(initial=-1)) + 1,
         spans=spans,
@@ -270,3 +288,55 @@ def _slots(worker: NDArray[np.int64], found: NDArray[np.void]) -> NDArray[np.int
             slots[ready] = (ends[who], heads[who])
     numbers = {head: number for number, head in enumerate(sorted(set(heads.values())))}
     return np.array([numbers[heads[who]] for who in worker.tolist()], dtype=np.int64)
+
+
+def of_history(history: History) -> Timeline:
+    """An emulated run of any kernel, from what the emulator itself knows.
+
+    Work is what clusters of the grid stand for: a cluster's own, from its first CTA's begin on, and that of each one
+    which it cancelled, from when the last of its warps asked for that one's coordinates. It lasts until the next
+    begins, or the cluster leaves. What a kernel hands out by itself (a counter in memory, a stride) is not seen: such a
+    worker has one slice. The tile's number is the cluster's, x fastest.
+    """
+    return Timeline(
+        source="emulated",
+        scheduler="clc" if history.asks else "hardware dispatch",
+        slots=max((stay.slot + 1 for stay in history.stays), default=0),
+        spans=tuple(span for stay in history.stays for span in _spans_of(stay, history.end)),
+        requests=tuple(
+            Request(
+                ask.cluster,
+                ask.slot,
+                ask.asked,
+                history.end if ask.answered is None else ask.answered,
+                _granted(ask),
+            )
+            for ask in history.asks
+        ),
+        residences=tuple(
+            Residence(
+                stay.cluster,
+                stay.slot,
+                stay.placed,
+                history.end if stay.left is None else stay.left,
+            )
+            for stay in history.stays
+        ),
+        ctas_per_slot=history.cluster_size,
+    )
+
+
+def _granted(ask: Ask) -> int:
+    if ask.granted is None:
+        return DECLINED if ask.declined else UNANSWERED
+    return ask.granted
+
+
+def _spans_of(stay: Stay, end: int) -> Iterator[TileSpan]:
+    """A worker's tiles, one after another."""
+    if stay.began is None:
+        return
+    begins = [(stay.began, stay.cluster), *sorted((at, tile) for tile, at in stay.turns.items())]
+    ends = [at for at, _ in begins[1:]] + [end if stay.left is None else stay.left]
+    for (start, tile), until in zip(begins, ends, strict=True):
+        yield TileSpan(tile, stay.cluster, stay.slot, start, until)

@@ -13,16 +13,19 @@ from audit_pairs import text_of
 from ptx_lines import kernel, run
 from tilewright.audit.locate import Locator
 from tilewright.cli import app
-from tilewright.cli_check import _document
-from tilewright.emulate.explore import Explorer
-from tilewright.emulate.spec import Spec
+from tilewright.emulate.explore import Explorer, vary
+from tilewright.emulate.spec import files_in, read_launch
 from tilewright.errors import BadInput, TilewrightError, UnknownName
 from tilewright.ptx import parse_ptx
+from tilewright.run.emulated_check import Checked
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 COUNTS = 'grid = 16\nargs = ["counts"]\n[arrays.counts]\ndtype = "u32"\nshape = [16]\nexpect = 1\n'
+
+
+ARRAY = 'grid = 16\nargs = ["a"]\n[arrays.a]\n'
 
 
 def check(*args: str, spec: str = COUNTS, folder: Path) -> tuple[int, str]:
@@ -57,13 +60,26 @@ def test_a_failure_is_told_with_what_replays_it(tmp_path: Path) -> None:
     assert text.split("CLC-06c_bad.ptx:")[1:3] == repeated.split("CLC-06c_bad.ptx:")[1:3]
 
 
-def test_places_are_lines_of_the_source_that_the_kernel_came_from() -> None:
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("k.cu", "k.cu"),
+        ("/home/a/k.cu", "k.cu"),  # NVRTC puts the folder of the process before a relative name
+        ("/home/a/../b/k.cu", "../b/k.cu"),
+        ("/home/a/src/k.cu", "src/k.cu"),
+    ],
+)
+def test_places_are_lines_of_the_source_that_the_kernel_came_from(path: str, name: str) -> None:
     """`.loc` names the file; its text is what the reader sees where it is at hand."""
-    text = kernel("mov.u32 %r0, t;\n.loc 1 7 3\nst.global.u32 [%d0+128], %r0;") + '.file 1 "k.cu"\n'
-    locator = Locator(parse_ptx(text), {"k.cu": "\n" * 6 + "  out[32] = t;"})
+    text = kernel("mov.u32 %r0, t;\n.loc 1 7 3\nst.global.u32 [%d0+128], %r0;")
+    text += f'.file 1 "{path}"\n'
+    module = parse_ptx(text)
+    locator = Locator(module, {name: "\n" * 6 + "  out[32] = t;"})
     report = run(text, np.zeros(32, np.uint32), check=False)
-    found = _document(report, locator)["findings"]
-    assert [(f["id"], f["file"], f["line"]) for f in found] == [("OOB", "k.cu", 7)]
+    other = Locator(module, {f"x{name.rpartition('/')[2]}": ""})
+    assert other.place(report.findings[0].span).file == report.findings[0].span.file
+    found = Checked(report, None, None, locator, ()).as_dict()["findings"]
+    assert [(f["id"], f["file"], f["line"]) for f in found] == [("OOB", name, 7)]
 
 
 def test_json_is_as_the_design_says(tmp_path: Path) -> None:
@@ -110,12 +126,49 @@ def test_what_is_not_emulated_exits_with_2_and_its_name(tmp_path: Path) -> None:
         ),
         ('grid = 16\nargs = ["counts"]\n[arrays.counts]\ndtype = "u32"\n', BadInput, "no shape"),
         ("grid = 15\nargs = [3]\n", BadInput, "multiple"),
+        (
+            "grid = [4, 0]\n",
+            BadInput,
+            r"grid.1: Input should be greater than or equal to 1 \(given: 0\)",
+        ),
+        ("grid = 16\nsmem_bytes = 232449\n", BadInput, "less than or equal to 232448"),
+        (ARRAY + "shap = [4]\n", UnknownName, "of arrays.a .*Did you mean"),
+        (ARRAY + 'shape = [2]\nfile = "x.npy"\n', BadInput, "arrays.a: file has shape and values"),
+        (
+            ARRAY + 'shape = [2]\nexpect = 1\nexpect_file = "x.npy"\n',
+            BadInput,
+            "expect or expect_file",
+        ),
+        (ARRAY + 'file = "none.npy"\n', BadInput, "none.npy cannot be read: No such file"),
+        (ARRAY + 'file = "spec.toml"\n', BadInput, "spec.toml is not a readable .npy file"),
+        (ARRAY + 'file = "cut.npy"\n', BadInput, "cut.npy is not a readable .npy file"),
+        (ARRAY + 'file = "objects.npy"\n', BadInput, "Python objects"),
+        (ARRAY + 'file = "halves.npy"\n', BadInput, "halves.npy holds float16, not u32"),
+        (
+            ARRAY + 'shape = [4]\nexpect_file = "three.npy"\n',
+            BadInput,
+            r"shape \[4\], three.npy \[3\]",
+        ),
+        (
+            ARRAY + "shape = [2]\nfill = [1, 2, 3]\n",
+            BadInput,
+            "array a: values do not fit u32 of shape",
+        ),
+        (ARRAY + "shape = [2]\nfill = [[1], [2, 3]]\n", BadInput, "array a: values do not fit"),
+        (ARRAY + 'shape = [2]\nfill = "arrange"\n', BadInput, 'fill "arrange"'),
+        ('grid = 16\nargs = [{ struct = ["u8:300"] }]\n', BadInput, 'member "u8:300" of a struct'),
+        ('grid = 16\nargs = [{ struct = ["u8:x"] }]\n', BadInput, 'member "u8:x" of a struct'),
         ("grid = 16\nargs = []\n", BadInput, "0 arguments for 1"),
     ],
 )
 def test_bad_files_are_refused(
     spec: str, error: type[Exception], says: str, tmp_path: Path
 ) -> None:
+    np.save(tmp_path / "halves.npy", np.zeros(4, np.float16))
+    np.save(tmp_path / "three.npy", np.zeros(3, np.uint32))
+    np.save(tmp_path / "objects.npy", np.array([None]))
+    whole = (tmp_path / "three.npy").read_bytes()
+    (tmp_path / "cut.npy").write_bytes(whole[:-1])
     with pytest.raises(error, match=says):
         check(pair("CLC-03_ok", tmp_path), spec=spec, folder=tmp_path)
 
@@ -123,6 +176,14 @@ def test_bad_files_are_refused(
 def test_a_file_or_a_plan_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--plan"):
         check(folder=tmp_path)
+
+
+def test_a_plan_says_its_launch_itself(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(BadInput, match="--args does not go with --plan"):
+        check("--plan", str(tmp_path / "plan.json"), folder=tmp_path)
+    done = CliRunner().invoke(app, ["check", "--plan", str(tmp_path / "plan.json")])
+    assert "is not the output of tilewright plan --json" in str(done.exception)
 
 
 def test_arrays_of_every_kind_and_structs(tmp_path: Path) -> None:
@@ -153,7 +214,17 @@ def test_arrays_of_every_kind_and_structs(tmp_path: Path) -> None:
         """,
         encoding="utf-8",
     )
-    launch, expected = Spec.read(tmp_path / "spec.toml").prepare(parse_ptx(text))
+    launch, expected = read_launch(tmp_path / "spec.toml").prepare(
+        parse_ptx(text), files_in(tmp_path)
+    )
     assert Explorer(launch, expected=expected).explore(2).verdict == "pass"
     half = launch.buffers.arrays()[2]
     assert set(half.ravel().tolist()) == {0x3FC0}, "1.5 in bf16"
+
+
+def test_what_a_replay_is_told_gives_the_same_schedule() -> None:
+    """A replay names the clusters at once and the declines only where there are any."""
+    for seed in range(200):
+        resident, declines = vary(seed, 16, None, None)
+        assert vary(seed, 16, resident, declines or None) == (resident, declines)
+    assert vary(0, 16, None, None) == (None, frozenset())

@@ -383,3 +383,16 @@ def test_dynamic_rounds_grow_with_the_tiles() -> None:
     spans = [simulate("dynamic_atomic", [5] * n, 4).makespan_cycles for n in range(1, 13)]
     assert spans == [5 * math.ceil(n / 4) for n in range(1, 13)]
     assert all(a <= b for a, b in pairwise(spans))
+
+
+@pytest.mark.parametrize("fetch_cycles", [0, 75])
+def test_a_draw_is_made_as_the_tile_before_ends(fetch_cycles: int) -> None:
+    costs = np.random.default_rng(2).integers(1000, 9000, 60)
+    overheads = Overheads(fetch_cycles=fetch_cycles, turnover_cycles=500)
+    run = simulate("dynamic_atomic", costs, 7, overheads=overheads, record=True)
+    ends = set(zip(run.worker.tolist(), run.end_cycles.tolist(), strict=True))
+    begins = dict(zip(run.tile.tolist(), run.start_cycles.tolist(), strict=True))
+    assert len(run.requests) == 60 - 7
+    for draw in run.requests:
+        assert (draw.worker, draw.time_cycles) in ends
+        assert draw.time_cycles + overheads.response_cycles("dynamic_atomic") == begins[draw.item]

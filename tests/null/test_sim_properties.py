@@ -150,6 +150,8 @@ def test_clc_grants_are_in_launch_order_and_a_decline_ends_the_asking(
         assert all(r.item >= 0 for r in requests[:-1])
     position = {tile: n for n, tile in enumerate(run.tile.tolist())}
     own = len(run.tile) - sum(r.item >= 0 for r in run.requests)
+    if run.scheduler == "dynamic_atomic":
+        assert own == len(set(run.worker.tolist()))  # a first tile needs no draw
     if run.scheduler == "clc":
         assert own == len(run.launches)  # whoever was not claimed was launched
         assert all(r.item in position for r in run.requests if r.item >= 0)

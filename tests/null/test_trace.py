@@ -8,11 +8,10 @@ import sys
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import numpy as np
 import pytest
 
-from tilewright.report.trace import problems, render_trace
+from tilewright.report.trace import problems
 from tilewright.sim import (
     SCHEDULERS,
     Busy,
@@ -25,6 +24,7 @@ from tilewright.sim import (
     simulate,
 )
 from tilewright.timeline import TileSpan, Timeline, of_run
+from trace_events import check_format, slices, traced
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,55 +34,11 @@ OVERHEADS = Overheads(
     prologue_cycles=700, tile_overhead_cycles=90, fetch_cycles=75, turnover_cycles=1299, clc_latency_cycles=1856,
     launch_stagger_cycles=3, fixup_cycles=50,
 )  # fmt: skip
-NUMBER = {"type": "number"}
-WHOLE = {"type": "integer", "minimum": 0}
-# "Trace Event Format" (Google, 2016): complete, flow, counter and metadata events, JSON object form
-FORMAT = {
-    "type": "object",
-    "required": ["traceEvents"],
-    "properties": {
-        "displayTimeUnit": {"enum": ["ms", "ns"]},
-        "traceEvents": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["ph", "name", "pid", "tid"],
-                "properties": {
-                    "ph": {"enum": ["X", "M", "C", "s", "f"]},
-                    "name": {"type": "string"},
-                    "pid": WHOLE,
-                    "tid": WHOLE,
-                    "ts": {**NUMBER, "minimum": 0},
-                    "dur": {**NUMBER, "minimum": 0},
-                },
-                "allOf": [
-                    {"if": {"properties": {"ph": {"const": "X"}}}, "then": {"required": ["ts", "dur"]}},
-                    {"if": {"properties": {"ph": {"const": "C"}}},
-                     "then": {"required": ["ts", "args"], "properties": {"args": {"additionalProperties": NUMBER}}}},
-                    {"if": {"properties": {"ph": {"enum": ["s", "f"]}}}, "then": {"required": ["ts", "id", "cat"]}},
-                    {"if": {"properties": {"ph": {"const": "M"}}},
-                     "then": {"properties": {"name": {"enum": [
-                         "process_name", "thread_name", "process_sort_index", "thread_sort_index"]}}}},
-                ],
-            },
-        },
-    },
-}  # fmt: skip
 
 
 def recorded(scheduler: Scheduler, tiles: int = 300, slots: int = 24, **more: Any) -> Run:
     costs = np.random.default_rng(5).integers(5_000, 60_000, tiles)
     return simulate(scheduler, costs, slots, overheads=OVERHEADS, record=True, **more)
-
-
-def traced(*timelines: Timeline) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(render_trace(timelines))
-    jsonschema.validate(found, FORMAT)
-    return found
-
-
-def slices(trace: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    return [e for e in trace["traceEvents"] if e["ph"] == "X" and e["name"].startswith(name)]
 
 
 DISTURBED = Disturbance(
@@ -204,5 +160,5 @@ def test_the_command_line_writes_it(command: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"Written: {out}" in done.stdout
     trace = json.loads(out.read_text(encoding="utf-8"))
-    jsonschema.validate(trace, FORMAT)
+    check_format(trace)
     assert not list(problems(trace))

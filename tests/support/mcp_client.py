@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parents[1] / "data"
 _SCRATCH = tempfile.TemporaryDirectory()
-VIOLATING = Path(_SCRATCH.name) / "violating.ptx"
-"""A kernel of the catalogue that breaks CLC-08, in a folder that the servers allow."""
+SCRATCH = Path(_SCRATCH.name).resolve()
+"""A folder that the servers allow."""
+
+VIOLATING = SCRATCH / "violating.ptx"
+"""A kernel of the catalogue that breaks CLC-08."""
 
 VIOLATING.write_text(text_of_kernel("CLC-08_bad"), encoding="utf-8")
 GEMM = {"kind": "gemm", "m": 4096, "n": 4096, "k": 4096}
@@ -41,7 +44,7 @@ def command(*more: str) -> list[str]:
         "--allow",
         str(DATA),
         "--allow",
-        _SCRATCH.name,
+        str(SCRATCH),
         "--seconds",
         str(SECONDS),
         "--workers",

@@ -55,7 +55,18 @@ class Folders:
         """The text of a file.
 
         Raises:
-            BadInput: outside, missing, not a regular file, too large, or not UTF-8.
+            BadInput: as `read_bytes`, or not UTF-8.
+        """
+        try:
+            return self.read_bytes(name).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{name} is not UTF-8 text: {error}", given=name) from None
+
+    def read_bytes(self, name: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            BadInput: outside, missing, not a regular file, or too large.
         """
         with self._opened(name, self._inside(name), _READ) as file:
             status = os.fstat(file)
@@ -69,10 +80,7 @@ class Folders:
                 given=name,
                 allowed=f"<= {MAX_FILE_BYTES} bytes",
             )
-        try:
-            return content.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise BadInput(f"{name} is not UTF-8 text: {error}", given=name) from None
+        return content
 
     def write(self, name: str, content: bytes) -> str:
         """Write a file into a folder that is there, and return its name."""

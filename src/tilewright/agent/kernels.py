@@ -18,6 +18,8 @@ from tilewright.audit.rules import RULES
 from tilewright.audit.run import Audited, audit_text, load_rules
 from tilewright.errors import BadInput, UnknownName
 from tilewright.ptx import parse_ptx
+from tilewright.run.compiler import compile_source
+from tilewright.run.inputs import PtxText
 
 MAX_FILES = 64
 """Files in one audit."""
@@ -79,16 +81,17 @@ def audit(given: AuditArguments, call: Call) -> AuditAnswer:
         )
     for number, name in enumerate(given.files, 1):
         call.report(f"{number} of {len(given.files)}: {name}")
-        ptx, sources = _ptx_of(name, given.arch, call)
-        audits.append(audit_text(parse_ptx(ptx, name), sources, options, plan=plan))
+        found = ptx_of(name, given.arch, call)
+        module = parse_ptx(found.ptx, found.name)
+        audits.append(audit_text(module, found.sources, options, plan=plan))
     *_, summary = render_text(audits)
-    found = as_json(audits)
+    rows = as_json(audits)
     return AuditAnswer(
         summary=summary,
-        findings=tuple(FindingRow.model_validate(row) for row in found["findings"]),
-        not_decided=tuple(NotDecidedRow.model_validate(row) for row in found["not_decided"]),
-        differences=tuple(found["differences"]),
-        contract=tuple(found["contract"]) if given.contract else (),
+        findings=tuple(FindingRow.model_validate(row) for row in rows["findings"]),
+        not_decided=tuple(NotDecidedRow.model_validate(row) for row in rows["not_decided"]),
+        differences=tuple(rows["differences"]),
+        contract=tuple(rows["contract"]) if given.contract else (),
     )
 
 
@@ -101,22 +104,25 @@ def _plan(name: str, call: Call) -> dict[str, Any]:
     return found
 
 
-def _ptx_of(name: str, arch: str | None, call: Call) -> tuple[str, dict[str, str]]:
-    """A file's PTX, and the texts that findings may point into."""
+def ptx_of(name: str, arch: str | None, call: Call) -> PtxText:
+    """The PTX of a file in an allowed folder.
+
+    Raises:
+        BadInput, MissingCuda, CompileFailed
+    """
     if name.endswith(".ptx"):
         text = call.folders.read_text(name)
-        return text, {name: text}
+        return PtxText(name, text, {name: text})
     if not name.endswith(".cu"):
         raise BadInput(f"{name} is neither .ptx nor .cu", given=name, allowed=".ptx, .cu")
     if arch is None:
         raise BadInput(f"{name}: name what to compile for with arch", nearest="sm_100a")
-    from tilewright.run.compiler import compile_source  # noqa: PLC0415  (the extra may be missing)
-
     source = call.folders.read_text(name)
     check_includes_nothing(source)
     line_info = ["--generate-line-info"]
     ptx = compile_source(source, name, arch, line_info, use_cache=False).ptx
-    return ptx, {name: source, f"{name}.{arch}.ptx": ptx}
+    ptx_name = f"{name}.{arch}.ptx"
+    return PtxText(ptx_name, ptx, {name: source, ptx_name: ptx})
 
 
 class CompileArguments(Arguments):
@@ -176,8 +182,6 @@ class CompileAnswer(Answer):
 
 def compile_(given: CompileArguments, call: Call) -> CompileAnswer:
     """Compile with NVRTC; no GPU needed."""
-    from tilewright.run.compiler import compile_source  # noqa: PLC0415  (the extra may be missing)
-
     check_options(given.options)
     source = given.source if given.file is None else call.folders.read_text(given.file)
     assert source is not None  # noqa: S101  (exactly one was given)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tilewright.device import Device, from_tables, known_devices, load
-from tilewright.errors import BadInput, DeviceDataError, UnknownName
+from tilewright.errors import DeviceDataError, UnknownName
+from tilewright.refusal import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from tilewright.agent.folders import Folders
 
@@ -86,20 +87,5 @@ class Tool:
         try:
             given = self.arguments.model_validate(arguments)
         except ValidationError as error:
-            raise refused(error, self.arguments.model_fields) from None
+            raise refused(error, self.arguments) from None
         return self.run(given, call).model_dump(mode="json")
-
-
-def refused(error: ValidationError, known: Iterable[str]) -> BadInput:
-    """The first complaint of a validation, in the form of every other error."""
-    errors = error.errors(include_url=False)
-    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
-    where = ".".join(map(str, first["loc"]))
-    if first["type"] == "extra_forbidden":
-        named = UnknownName("argument", where, known)
-        return BadInput(str(named), given=where, allowed=named.allowed, nearest=named.nearest)
-    given = first["input"]
-    short = isinstance(given, str | int | float | bool) and len(str(given)) <= 80
-    shown = f" (given: {given!r})" if short else ""
-    message = str(first["msg"]).removeprefix("Value error, ")
-    return BadInput(f"{where}: {message}{shown}", given=given if short else where, allowed=message)

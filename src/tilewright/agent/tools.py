@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.agent.emulating import CheckAnswer, CheckArguments, check
 from tilewright.agent.kernels import (
     AuditAnswer,
     AuditArguments,
@@ -70,6 +71,17 @@ TOOLS = {
             AuditArguments,
             AuditAnswer,
             audit,
+        ),
+        Tool(
+            "check",
+            "Run a kernel without its GPU",
+            "Execute PTX (or CUDA that compiles without headers, or a plan's own kernel) on the CPU under many orders that the "
+            "hardware may choose: wrong results, races, deadlocks and broken contracts by rule, line and other line. Clusters, "
+            "DSMEM, mbarriers, TMA, wgmma, tcgen05, CLC. Keep problems small: a schedule runs some 10,000 warp instructions "
+            "a second. verdict: pass, fail, or unsupported with the instruction that is not emulated.",
+            CheckArguments,
+            CheckAnswer,
+            check,
         ),
         Tool(
             "compile",

@@ -12,6 +12,7 @@ import json
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.errors import BadInput
@@ -55,7 +56,8 @@ class Locator:
     """Maps places in a module's PTX to places in the source that it was compiled from.
 
     Args:
-        sources: text of the files that `.file` may name, by that name; the PTX's own under its name.
+        sources: text of the files that `.file` may name; the PTX's own under its name. A compiler names a file from
+            the root on, whatever it was called: a path that ends in a source's name is that source.
     """
 
     def __init__(self, module: Module, sources: Mapping[str, str]) -> None:
@@ -64,7 +66,7 @@ class Locator:
         self._locs: list[tuple[int, PlaceOf]] = []
         for item in module.items:
             if isinstance(item, FileDirective) and (number := constant(item.number)) is not None:
-                self._files[number] = item.path.text
+                self._files[number] = _source_named(item.path.text, sources)
         for item in module.items:
             if isinstance(item, Function) and item.body is not None:
                 self._locs += _locs(item.body, self._files)
@@ -108,6 +110,16 @@ def _locs(block: Block, files: Mapping[int, str]) -> Iterator[tuple[int, PlaceOf
             number, line, column = (constant(part) for part in statement.position)
             if number is not None and number in files and line is not None:
                 yield statement.span.offset, PlaceOf(files[number], line, column or 1)
+
+
+def _source_named(path: str, sources: Iterable[str]) -> str:
+    """The source that a `.file` means, or its path as it stands."""
+    parts = PurePath(path).parts
+    for name in sources:
+        own = tuple(part for part in PurePath(name).parts if part != "..")
+        if own and parts[-len(own) :] == own:
+            return name
+    return path
 
 
 class Baseline:

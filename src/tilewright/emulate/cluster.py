@@ -15,6 +15,7 @@ from tilewright.emulate.warp import Warp
 if TYPE_CHECKING:
     from tilewright.emulate.clocks import Published
     from tilewright.emulate.events import AsyncEvent, Event
+    from tilewright.emulate.history import Stay
     from tilewright.emulate.machine import Machine
     from tilewright.emulate.operations import Operation
     from tilewright.emulate.registers import Array
@@ -77,6 +78,8 @@ class Cta:
     def start(self) -> None:
         """Its warps begin."""
         self.has_started = True
+        stay = self.cluster.stay
+        stay.began = self.machine.executed if stay.began is None else stay.began
         self.machine.note(("life", self.who), writes=True)
         self.machine.note(("barrier", self.cluster.index), writes=True)
         key = ("started", self.cluster.index, self.rank)
@@ -153,15 +156,18 @@ class Cluster:
         index: its place in the grid, x fastest.
         first_cta: %ctaid of rank 0.
         place: %clusterid.
+        stay: since when and in which slot.
     """
 
     index: int
+    stay: Stay
     ctas: list[Cta]
     place: tuple[int, int, int]
 
-    def __init__(self, machine: Machine, index: int) -> None:
+    def __init__(self, machine: Machine, stay: Stay) -> None:
         self.machine = machine
-        self.index = index
+        self.stay = stay
+        self.index = index = stay.cluster
         shape = machine.cluster_shape
         x, y, z = self.first_cta = machine.first_cta(index)
         self.place = (x // shape[0], y // shape[1], z // shape[2])

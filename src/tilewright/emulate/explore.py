@@ -74,13 +74,17 @@ class Expected:
 def vary(
     seed: int, clusters: int, resident: int | None, decline_at: frozenset[int] | None
 ) -> tuple[int | None, frozenset[int]]:
-    """Clusters at once and early declines of a seed's schedule, where they are left open (None)."""
+    """Clusters at once and early declines of a seed's schedule, where they are left open (None).
+
+    What is given changes nothing of what is left open, so that a seed and the part of both that its run had to be
+    told give that run again.
+    """
     rng = random.Random(seed)  # noqa: S311  (a schedule, no secret)
-    if seed and resident is None and rng.random() < 0.8:
-        resident = rng.randint(1, max(1, min(clusters, 4)))
-    if seed and decline_at is None and rng.random() < 0.4:
-        decline_at = frozenset(i for i in range(2 * clusters) if rng.random() < 0.3)
-    return resident, decline_at or frozenset()
+    most = max(1, min(clusters, 4))
+    drawn = rng.randint(1, most) if seed and rng.random() < 0.8 else None
+    declines = seed and rng.random() < 0.4
+    early = frozenset(i for i in range(2 * clusters) if declines and rng.random() < 0.3)
+    return drawn if resident is None else resident, early if decline_at is None else decline_at
 
 
 class Explorer:

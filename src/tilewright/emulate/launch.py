@@ -69,7 +69,7 @@ class Launch:
                 ended = False
                 if broken.finding not in machine.findings:
                     machine.findings.append(broken.finding)
-        requests = machine.extras.get("requests")
+        machine.history.end = machine.executed
         return Outcome(
             seed=strategy.seed,
             picks=tuple(strategy.picks),
@@ -81,9 +81,7 @@ class Launch:
                 line for line, ran in zip(self.program.lines, machine.covered, strict=True) if ran
             ),
             trace=machine.story,
-            ran=tuple(machine.ran),
-            cancelled=tuple(getattr(requests, "taken", ())),
-            declined=getattr(requests, "declined", 0),
+            history=machine.history,
             resident=chosen.resident,
             decline_at=tuple(sorted(chosen.decline_at)),
         )

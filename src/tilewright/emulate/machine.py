@@ -7,6 +7,7 @@ empty, lanes parked at a branch's end are let go, then bounded waits return fals
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -19,6 +20,7 @@ from tilewright.emulate.cluster import Cluster, Cta
 from tilewright.emulate.errors import Violation
 from tilewright.emulate.events import AsyncEvent
 from tilewright.emulate.execute import let_go, run_group
+from tilewright.emulate.history import History, Stay
 from tilewright.emulate.layout import MODULE_BASE, RANK_SHIFT
 from tilewright.emulate.memory import PREREQUISITE, Buffers, Segment
 from tilewright.emulate.operations import Operation
@@ -85,7 +87,9 @@ class Machine:
     Attributes:
         grid, cluster_shape, block: CTAs, CTAs of a cluster, threads, along x, y, z.
         agents: what can act now.
-        pending, running, ran: clusters that have not begun, those that are there, all that were launched.
+        pending, running: clusters that have not begun, those that are there.
+        slots: how many clusters can be there at once.
+        history: who was where when, and asked for what.
         covered: of each step of the program, whether it ran.
         trace, story: who acted last, and at which step of the program; the same as text at the first error.
         executed, steps, version: warp instructions, picks, and changes that others can tell, so far.
@@ -98,6 +102,7 @@ class Machine:
     block: Triple
     warps_per_cta: int
     clusters: int
+    slots: int
     shared_bytes: int
     dynamic_shared_bytes: int
 
@@ -145,7 +150,9 @@ class Machine:
         self.clusters = counts[0] * counts[1] * counts[2]
         self.pending = list(range(self.clusters))
         self.running: list[Cluster] = []
-        self.ran: list[int] = []
+        self.slots = min(self.clusters, options.resident or self.clusters)
+        self._free = list(range(self.slots))  # a heap: the first free slot is taken
+        self.history = History(cluster[0] * cluster[1] * cluster[2])
         self._fill()
         if options.races and any(
             step.op.node.opcode.root == "griddepcontrol" for step in program.steps
@@ -164,17 +171,19 @@ class Machine:
 
     def _fill(self) -> None:
         """Launch pending clusters as long as there is room."""
-        room = self.options.resident if self.options.resident is not None else self.clusters
-        while self.pending and len(self.running) < room:
-            cluster = Cluster(self, self.pending.pop(0))
+        while self.pending and self._free:
+            stay = Stay(self.pending.pop(0), heapq.heappop(self._free), self.executed)
+            self.history.stays.append(stay)
+            cluster = Cluster(self, stay)
             self.running.append(cluster)
-            self.ran.append(cluster.index)
             for cta in cluster.ctas:
                 self.add_agent(Start(cta))
 
     def cluster_left(self, cluster: Cluster) -> None:
         """A cluster is done; another may take its place."""
         self.running.remove(cluster)
+        cluster.stay.left = self.executed
+        heapq.heappush(self._free, cluster.stay.slot)
         self._fill()
 
     def elected(self, lanes: Array) -> int:

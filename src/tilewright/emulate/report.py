@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tilewright.emulate.history import History
 from tilewright.ptx.finding import Finding  # noqa: TC001  (a field of a dataclass)
 
 Verdict = Literal["pass", "fail"]
@@ -22,7 +23,7 @@ class Outcome:
         instructions, steps: warp instructions executed; turns that agents had.
         covered: lines that ran.
         trace: the steps before the first error, as text.
-        ran: clusters that were launched, and those that cluster launch control cancelled.
+        history: who was where when, and asked for what.
     """
 
     seed: int
@@ -33,9 +34,7 @@ class Outcome:
     steps: int = 0
     covered: frozenset[int] = frozenset()
     trace: tuple[str, ...] = ()
-    ran: tuple[int, ...] = ()
-    cancelled: tuple[int, ...] = ()
-    declined: int = 0
+    history: History = field(default_factory=lambda: History(1))
     resident: int | None = None
     decline_at: tuple[int, ...] = ()
 

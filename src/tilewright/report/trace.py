@@ -1,12 +1,13 @@
 """Timelines in the trace-event format, which Perfetto and chrome://tracing open.
 
-A process a run, so that a simulation and a measurement of one plan lie one above the other, both from zero.
-In it:
+A process a run, so that a simulation, an emulation and a measurement of one plan lie one above the other, all from
+zero. An emulated one says what a nanosecond of it stands for. In it:
 
 - a track a slot and rank ("worker 3", "worker 3, CTA 1"), a slice a tile. A tile that begins before the one
   ahead of it has ended (warps of a measured kernel that run apart) goes to a track of its own beside it.
 - a track of requests a slot, where there are any: a slice from try_cancel to its response, and a flow arrow
-  from it to the slice of the tile that was granted. A declined request has no arrow.
+  from it to the slice of the tile that was granted. A declined request has no arrow,
+  nor has one without an answer or whose tile nobody began.
 - a track of foreign kernels a slot that they held.
 - counters: `tiles waiting` (not begun), and `SMs busy`, or `CTAs busy` where CTAs share SMs.
 
@@ -21,7 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tilewright import __version__
-from tilewright.timeline import DECLINED
+from tilewright.timeline import DECLINED, UNANSWERED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from tilewright.timeline import Timeline
 
 Event = dict[str, Any]
+
+_WITHOUT_TILE = {DECLINED: "declined", UNANSWERED: "no answer"}
 
 LANES = 4
 """Tracks that a slot and rank may have side by side; a fifth tile at once would hide in the last."""
@@ -93,6 +96,8 @@ def render_trace(timelines: Sequence[Timeline]) -> str:
 
 def _events(timeline: Timeline, pid: int) -> Iterator[Event]:
     name = f"{timeline.source} {timeline.scheduler}"
+    if timeline.unit != "ns":
+        name += f" (1 ns: 1 {timeline.unit})"
     yield _named("process_name", pid, 0, name=name)
     yield _named("process_sort_index", pid, 0, sort_index=pid)
     tracks = _Tracks(timeline, pid)
@@ -130,8 +135,8 @@ def _requests(timeline: Timeline, tracks: _Tracks) -> Iterator[Event]:
     word = "try_cancel" if timeline.scheduler == "clc" else "draw"
     asks = sorted(timeline.requests, key=lambda r: (r.slot, r.ask_ns, r.tile))
     for number, ask in enumerate(asks):
-        granted = ask.tile != DECLINED
-        name = f"{word}: tile {ask.tile}" if granted else f"{word}: declined"
+        granted = ask.tile not in _WITHOUT_TILE
+        name = f"{word}: {_WITHOUT_TILE.get(ask.tile, f'tile {ask.tile}')}"
         end = max(ask.answer_ns, ask.ask_ns + 1)  # a flow needs a slice of some length to begin in
         *named, request = tracks.lay(
             tracks.requests(ask.slot), f"worker {ask.slot}, requests", name, ask.ask_ns, end,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tilewright.emulate.report import Outcome
     from tilewright.kernels.abi import TensorMapSpec
     from tilewright.run.compiler import Compiled
+    from tilewright.timeline import Source
 
 TYPES = {"bf16": "bf16", "fp16": "f16", "fp32": "f32", "fp8_e4m3": "u8", "fp8_e5m2": "u8"}
 """Element types of tensor maps: TMA knows fp8 as bytes."""
@@ -43,6 +44,8 @@ class EmulatedGpu:
     """
 
     name = "the emulator"
+    source: Source = "emulated"
+    sm_count = None
 
     def __init__(
         self,

@@ -32,12 +32,16 @@ class GemmKernel:
         NoFit: the GPU places no cluster of this kernel.
     """
 
-    def __init__(self, gpu: Unit, config: GemmConfig, cubin: bytes | None = None) -> None:
+    def __init__(
+        self, gpu: Unit, config: GemmConfig, cubin: bytes | None = None, *, use_cache: bool = True
+    ) -> None:
+        """Compile, unless `cubin` is at hand, and load."""
         self._gpu = gpu
         self.config = config
         if cubin is None:
             source = assemble(config.kernel, config.render())
-            cubin = gpu.code_of(compile_source(source, config.kernel, gpu.architecture))
+            compiled = compile_source(source, config.kernel, gpu.architecture, use_cache=use_cache)
+            cubin = gpu.code_of(compiled)
         self._function = gpu.load(cubin)(ENTRY)
         size, smem = config.cluster_size, config.smem_bytes
         gpu.allow(self._function, smem_bytes=smem, nonportable=size > 8)

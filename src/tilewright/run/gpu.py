@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tilewright.kernels.abi import TensorMapSpec
     from tilewright.run.compiler import Compiled
+    from tilewright.timeline import Source
 
 UNREADABLE = (
     "CUDA_ERROR_INVALID_IMAGE",
@@ -49,6 +50,8 @@ class Gpu:
         MissingCuda: no extra, driver or GPU.
         BadInput: fewer GPUs than `ordinal` names.
     """
+
+    source: Source = "measured"
 
     def __init__(self, ordinal: int = 0) -> None:
         self._driver = import_driver()
@@ -243,6 +246,11 @@ class Gpu:
         return [int(value) for value in values]
 
     @property
+    def sm_count(self) -> int:
+        """Of the chip."""
+        return self.attribute("multiprocessor_count")
+
+    @property
     def architecture(self) -> str:
         """What to compile for: "sm_90a" where the chip has features of its own, else "sm_80"."""
         major = self.attribute("compute_capability_major")
@@ -309,7 +317,7 @@ class Gpu:
         """Clusters on the chip at once; of a launch without the attribute (size 1 or 0) its CTAs."""
         if cluster > 1:
             return self.resident_clusters(kernel, cluster, threads, smem_bytes) or 0
-        sms = self.attribute("multiprocessor_count")
+        sms = self.sm_count
         return sms * self.resident_ctas(kernel, threads, smem_bytes)
 
     def resident_clusters(

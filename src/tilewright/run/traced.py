@@ -1,4 +1,4 @@
-"""When and where each tile of a plan's kernel ran on the GPU at hand, beside the plan's own simulation."""
+"""When and where each tile of a plan's kernel ran, on a GPU or on the emulator, beside the plan's own simulation."""
 
 from __future__ import annotations
 
@@ -15,37 +15,68 @@ from tilewright.timeline import of_times
 if TYPE_CHECKING:
     from tilewright.device import Device
     from tilewright.draft import Options
-    from tilewright.problem import Workload
+    from tilewright.kernels.config import GemmConfig
+    from tilewright.problem import Matmul, Workload
+    from tilewright.run.check import GemmCase
     from tilewright.run.gpu import Gpu
+    from tilewright.run.unit import Unit
     from tilewright.timeline import Timeline
+
+WARM_UPS = 2
+"""Launches of a GPU before the one that counts."""
 
 
 def trace_problem_on(
     gpu: Gpu, problem: Workload, device: Device, options: Options
 ) -> tuple[Timeline, Timeline]:
-    """The plan's kernel measured tile by tile, and simulated.
-
-    The kernel is compiled once more with `GemmConfig.timeline`; %globaltimer is read twice a tile and CTA, and
-    around each request for work.
+    """The plan's kernel measured tile by tile on this GPU, and simulated.
 
     Raises:
         Unsupported: as `check_problem_on`.
         TilewrightError
     """
-    matmul = check_kernel(gpu, problem, device)
-    draft = draft_of(matmul, device, options)
-    config, _ = make_config(matmul, plan_of(draft, matmul, device), device, Extras())
-    config = replace(config, timeline=True)
-    kernel = GemmKernel(gpu, config)
-    run = GemmRun(gpu, kernel, case_of(matmul))
+    return trace_problem(gpu, check_kernel(gpu, problem, device), device, options)
+
+
+def trace_problem(
+    unit: Unit, problem: Matmul, device: Device, options: Options
+) -> tuple[Timeline, Timeline]:
+    """The plan's kernel timed tile by tile where it runs, and simulated.
+
+    Args:
+        unit: with as many clusters resident as the plan counts on, both have the same slots.
+    """
+    draft = draft_of(problem, device, options)
+    config, _ = make_config(problem, plan_of(draft, problem, device), device, Extras())
+    [simulated] = draft.timelines((), device)
+    timed = trace_kernel(unit, config, case_of(problem), planned=simulated.sms_per_slot)
+    return timed, simulated
+
+
+def trace_kernel(
+    unit: Unit,
+    config: GemmConfig,
+    case: GemmCase,
+    *,
+    planned: int | None = None,
+    use_cache: bool = True,
+) -> Timeline:
+    """One launch of a kernel that keeps its tiles' times.
+
+    It is compiled once more with `GemmConfig.timeline`; %globaltimer is read twice a tile and CTA, and around each
+    request for work.
+
+    Args:
+        planned: SMs that a cluster has to itself, where there is no chip that could tell.
+    """
+    timed = replace(config, timeline=True)
+    kernel = GemmKernel(unit, timed, use_cache=use_cache)
+    run = GemmRun(unit, kernel, case)
     try:
-        times, requests = run.times()
+        times, requests = run.times(WARM_UPS if unit.source == "measured" else 0)
     finally:
         run.close()
-    sms = gpu.attribute("multiprocessor_count")
-    alone = kernel.resident_clusters * config.cluster_size <= sms  # at most a CTA an SM
-    measured = of_times(
-        times, config.scheduler, requests, sms_per_slot=config.cluster_size if alone else None
-    )
-    [simulated] = draft.timelines((), device)
-    return measured, simulated
+    alone, sms, size = planned, unit.sm_count, config.cluster_size
+    if sms is not None:
+        alone = size if kernel.resident_clusters * size <= sms else None  # at most a CTA an SM
+    return of_times(times, config.scheduler, requests, source=unit.source, sms_per_slot=alone)

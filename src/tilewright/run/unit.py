@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from tilewright.kernels.abi import TensorMapSpec
     from tilewright.run.compiler import Compiled
+    from tilewright.timeline import Source
 
 
 class Unit(Protocol):
@@ -19,6 +20,14 @@ class Unit(Protocol):
     @property
     def name(self) -> str:
         """For messages."""
+
+    @property
+    def source(self) -> Source:
+        """What its times are."""
+
+    @property
+    def sm_count(self) -> int | None:
+        """None where there is no chip."""
 
     @property
     def architecture(self) -> str:

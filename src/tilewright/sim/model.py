@@ -46,6 +46,11 @@ class Overheads:
         for item in fields(self):
             _check_count(item.name, getattr(self, item.name))
 
+    def response_cycles(self, scheduler: Scheduler) -> int:
+        """From a request for work to its answer; 0 where nobody asks."""
+        waits = {"clc": self.clc_latency_cycles, "dynamic_atomic": self.fetch_cycles}
+        return waits.get(scheduler, 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clc:

@@ -33,7 +33,11 @@ NONE = -1
 
 
 class Request(NamedTuple):
-    """One CLC request, the `number`-th of its worker; granted when `item` is not -1."""
+    """One request for work, the `number`-th of its worker; granted when `item` is not -1.
+
+    CLC's, or a draw from the counter of `dynamic_atomic`: for the first tile neither is needed, and the last draw of a
+    worker, past the end, is not kept.
+    """
 
     time_cycles: int
     slot: int

@@ -69,7 +69,7 @@ class Run:
     Attributes:
         costs_cycles: the tiles' costs as they were given, in the order given.
         launches, exits: of workers; for `single_tile` only when the run was recorded.
-        requests: CLC requests, only when the run was recorded.
+        requests: for work, only when the run was recorded.
         holds: slots in foreign hands.
     """
 

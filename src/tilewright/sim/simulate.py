@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,11 +26,11 @@ from tilewright.sim.model import (
     Scheduler,
     WorkerClass,
 )
-from tilewright.sim.policies import Assigned, Dispatch, Policy, Queue
+from tilewright.sim.policies import Assigned, Dispatch, Policy, Queue, Request
 from tilewright.sim.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -64,7 +65,7 @@ def simulate(
         clc: how `clc` workers ask.
         disturbance: other kernels, declined requests, an SM budget.
         classes: slots that are faster or slower than the rest.
-        record: keep CLC requests, and the launches of `single_tile`, for `Run.events`.
+        record: keep requests for work, and the launches of `single_tile`, for `Run.events`.
 
     Raises:
         UnknownName: no such scheduler or order.
@@ -96,7 +97,7 @@ def simulate(
     engine = Engine(policy, foreign, waiting, overheads.launch_stagger_cycles)
     engine.run()
     run = _finished(scheduler, costs, items, durations, engine, policy)
-    return _recorded(run, items, policy, overheads.prologue_cycles) if record else run
+    return _recorded(run, items, policy, overheads) if record else run
 
 
 def _finished(
@@ -127,18 +128,32 @@ def _finished(
     )
 
 
-def _recorded(run: Run, items: Items, policy: Policy, prologue_cycles: int) -> Run:
+def _recorded(run: Run, items: Items, policy: Policy, overheads: Overheads) -> Run:
     """The run with its requests, by tile, and with the workers of `single_tile`."""
+    if run.scheduler == "dynamic_atomic":
+        return replace(run, requests=tuple(_draws(run, overheads.fetch_cycles)))
     requests = tuple(
         request._replace(item=int(items.tile[request.item])) if request.item >= 0 else request
         for request in policy.requests
     )
     if run.scheduler != "single_tile":
         return replace(run, requests=requests)
-    launched = run.start_cycles - prologue_cycles
+    launched = run.start_cycles - overheads.prologue_cycles
     return replace(
         run, launches=_moments(launched, run.slot), exits=_moments(run.end_cycles, run.slot)
     )
+
+
+def _draws(run: Run, fetch_cycles: int) -> Iterator[Request]:
+    """Each tile but a worker's first is drawn as the worker is done with the one before."""
+    drawn: Counter[int] = Counter()
+    begun: set[int] = set()
+    columns = (run.worker, run.slot, run.start_cycles, run.tile)
+    for worker, slot, start, tile in zip(*(column.tolist() for column in columns), strict=True):
+        if worker in begun:
+            yield Request(start - fetch_cycles, slot, worker, drawn[worker], tile)
+            drawn[worker] += 1
+        begun.add(worker)
 
 
 def _moments(times: Cycles, slots: Cycles) -> tuple[Launch, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.emulate.events import AsyncEvent, Event
+from tilewright.emulate.history import Ask
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.cluster import complete_at
 from tilewright.emulate.instructions.loads import space_of
@@ -46,14 +47,11 @@ class Requests:
         made: requests decided so far.
         taken: cancelled clusters, and the request that did.
         used: cancelled clusters whose coordinates some thread has asked for.
-        granted, declined: how often.
     """
 
     made: int = 0
     taken: dict[int, Op] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
-    granted: int = 0
-    declined: int = 0
 
 
 def requests_of(machine: Machine) -> Requests:
@@ -141,6 +139,8 @@ class _Request:
         self.targets = warp.cta.cluster.ctas if multicast else [warp.cta]
         self.answer = np.zeros(16, np.uint8)
         self.op = op
+        self.ask = Ask(warp.cta.cluster.index, warp.cta.cluster.stay.slot, self.machine.executed)
+        self.machine.history.asks.append(self.ask)
         first = new_event(warp, lane, op, "CLC answer")
         self.deliveries: list[Operation] = []
         for cta in self.targets:
@@ -159,12 +159,12 @@ class _Request:
         if machine.pending and number not in machine.options.decline_at:
             cluster = machine.pending.pop(machine.strategy.pending(len(machine.pending)))
             requests.taken[cluster] = self.op
-            requests.granted += 1
+            self.ask.granted = cluster
             x, y, z = machine.first_cta(cluster)
             words[0] = y << 32 | x
             words[1] = GRANTED | z << 16
         else:
-            requests.declined += 1
+            self.ask.declined = True
             words[0], words[1] = POISON, DECLINED
         for delivery in self.deliveries:
             delivery.start()
@@ -173,6 +173,7 @@ class _Request:
         at = slice(self.offset, self.offset + 16)
         self.machine.accesses.async_write(event, cta.shared, at, self.answer)
         complete_at(event, cta.shared, self.signal, 16)
+        self.ask.answered = self.machine.executed
 
 
 # --- answers ------------------------------------------------------------------------------------------
@@ -248,7 +249,10 @@ def get_first_ctaid(op: Decoder) -> Run:
 
 def _note_used(warp: Warp, words: Array) -> None:
     """Cancelled clusters whose coordinates were asked for."""
-    requests = requests_of(warp.machine)
+    machine = warp.machine
+    requests = requests_of(machine)
     for low, high in {(int(w[0]), int(w[1])) for w in words}:
         first = (low & 0xFFFFFFFF, low >> 32, high >> 16 & 0xFFFF)
-        requests.used.add(warp.machine.cluster_of(first))
+        cluster = machine.cluster_of(first)
+        requests.used.add(cluster)
+        warp.cta.cluster.stay.turns[cluster] = machine.executed
