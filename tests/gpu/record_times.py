@@ -1,6 +1,6 @@
 """When and where the kernels of tests/support/traced_plans.py did each tile on the GPU at hand, as JSON.
 
-    PYTHONPATH=src:tests/support python tests/gpu/record_times.py tests/data/h200/times.json
+    PYTHONPATH=src python tests/gpu/record_times.py tests/data/h200/times.json
 
 tests/toolkit/test_emulated_traces.py lays the record beside the simulation and the emulation of the same plans.
 """
@@ -12,6 +12,8 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from tilewright.device import load
 from tilewright.emit.configs import Extras, make_config

@@ -251,3 +251,16 @@ async def test_a_check_that_takes_too_long_is_stopped() -> None:
         assert "check took more than 3 s and was stopped" in await refuse(
             client, "check", **arguments
         )
+
+
+async def test_a_kernel_that_never_ends_or_takes_all_memory() -> None:
+    """A finding after a million steps in one warp; an error of the call, whose process is replaced."""
+    async with mcp_client.stdio_client("--workers", "1") as client:
+        launch = {"grid": 1, "args": [0]}
+        found = await call(client, "check", ptx=kernel("L: bra L;"), launch=launch, schedules=1)
+        assert [finding["id"] for finding in found["findings"]] == ["HANG"]
+        large = kernel("").replace(".visible", f".global .align 4 .b8 x[{1 << 36}];\n.visible")
+        told = await refuse(client, "check", ptx=large, launch=launch, schedules=1)
+        assert "of memory" in told
+        found = await call(client, "check", ptx=CLEAN, launch=COUNTS, schedules=1)
+        assert found["verdict"] == "pass"

@@ -18,8 +18,11 @@ from tilewright.report.trace import problems, render_trace
 from tilewright.schedule import schedulers_for
 from tilewright.sim import Busy, Disturbance, Overheads, Run, Scheduler, simulate
 from tilewright.timeline import DECLINED, of_run, of_times
+from traced_plans import as_rows, recorded
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
 SIZE = 2
@@ -90,6 +93,20 @@ def test_requests_that_a_kernel_kept_are_the_simulation_s() -> None:
     trace = json.loads(render_trace([measured]))
     assert not list(problems(trace))
     assert sum(e["ph"] == "f" for e in trace["traceEvents"]) == len(granted)
+
+
+def test_a_record_gives_the_run_that_was_kept(tmp_path: Path) -> None:
+    """What tests/gpu/record_times.py writes, and what the tests read of it."""
+    costs = np.random.default_rng(3).integers(20_000, 30_000, 200)
+    run = simulate("dynamic_atomic", costs, 12, overheads=OVERHEADS, record=True)
+    times, requests = kept_by_a_kernel(run), np.zeros(len(costs), REQUESTS)
+    for draw in run.requests:
+        requests[draw.item] = (BEGAN_NS + draw.time_cycles, BEGAN_NS + draw.time_cycles + 7)
+    file = tmp_path / "times.json"
+    file.write_text(json.dumps({"runs": {"dynamic_atomic": as_rows(times, requests)}}))
+    kept = of_times(times, "dynamic_atomic", requests, sms_per_slot=2)
+    assert len(kept.requests) == 200 - 12
+    assert recorded(file, "dynamic_atomic") == kept
 
 
 def test_workers_of_one_sm_at_once_are_slots_of_their_own() -> None:

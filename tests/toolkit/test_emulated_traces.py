@@ -27,6 +27,8 @@ from trace_events import check_alike, check_format, shown
 from traced_plans import PROBLEM, SCHEDULERS, SLOTS, TILES, options, recorded
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tilewright.emulate.report import Outcome
     from tilewright.sim import Scheduler
     from tilewright.timeline import Timeline
@@ -98,7 +100,7 @@ def test_a_plan_for_a_gpu_that_is_not_there(scheduler: Scheduler) -> None:
 
 def kept(
     scheduler: str, size: int, tiles: int, resident: int, seed: int
-) -> tuple[Outcome, Timeline]:
+) -> tuple[Outcome, NDArray[np.void]]:
     """A run of the tile harness: what the emulator saw, and what the kernel kept of its own tiles."""
     config = HarnessConfig(size, scheduler, threads=64, timeline=True)
     tile = "__device__ void tilewright_tile(const Tile&, void*, unsigned char*) {}"
@@ -120,7 +122,7 @@ def kept(
     )
     outcome = ready.run(strategy_for(seed, size), Run(resident=resident, decline_at=frozenset({3})))
     assert outcome.verdict == "pass", outcome.findings
-    return outcome, of_times(times, scheduler, source="emulated")
+    return outcome, times
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -130,8 +132,9 @@ def test_the_emulator_and_the_kernel_tell_the_same_of_a_run(
     scheduler: str, size: int, seed: int
 ) -> None:
     """Who did which tile in which slot, by the kernel's own %ctaid, %smid and %globaltimer."""
-    outcome, by_kernel = kept(scheduler, size, tiles=11, resident=3, seed=seed)
+    outcome, times = kept(scheduler, size, tiles=11, resident=3, seed=seed)
     by_emulator = of_history(outcome.history)
+    by_kernel = of_times(times, scheduler, source="emulated")
     seen = {s.tile: s for s in by_emulator.spans}
     assert sorted(s.tile for s in by_emulator.spans) == list(range(11))
     for span in by_kernel.spans:
@@ -143,6 +146,10 @@ def test_the_emulator_and_the_kernel_tell_the_same_of_a_run(
         ]
         theirs = [s for s in by_kernel.spans if seen[s.tile].slot == slot and not s.rank]
         assert [s.tile for s in sorted(theirs, key=lambda s: s.start_ns)] == mine
+    for span in (
+        by_emulator.spans
+    ):  # the same clock: the last warp of all CTAs ends a tile within its slice
+        assert span.start_ns < times["end_ns"][span.tile].max() <= span.end_ns
     if scheduler == "clc":
         workers = {s.worker for s in by_emulator.spans}
         granted = {r.tile for r in by_emulator.requests} - {DECLINED}
