@@ -46,7 +46,7 @@ def pair(name: str, folder: Path) -> str:
 def test_a_clean_kernel_passes(tmp_path: Path) -> None:
     code, text = check(pair("CLC-03_ok", tmp_path), "--schedules", "6", folder=tmp_path)
     assert code == 0
-    assert "pass after 6 schedules, 62 of 62 lines" in text
+    assert "pass after 6 schedules\n  18 of 18 blocks ran\n" in text
 
 
 def test_a_failure_is_told_with_what_replays_it(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_json_is_as_the_design_says(tmp_path: Path) -> None:
     code, text = check(pair("CLC-12_bad", tmp_path), "--json", "--schedules", "4", folder=tmp_path)
     found = json.loads(text)
     assert code == 1
-    assert set(found) == {"verdict", "schedules", "findings", "seed"}
+    assert set(found) == {"verdict", "schedules", "findings", "seed", "coverage"}
     assert found["verdict"] == "fail"
     assert found["findings"][0]["id"] == "RESULT"
     assert set(found["findings"][0]) == {"id", "severity", "file", "line", "message", "other_line", "other_says"}  # fmt: skip

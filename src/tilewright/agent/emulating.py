@@ -101,6 +101,21 @@ class ReplayRow(Answer):
     decline_at: tuple[int, ...]
 
 
+class CoverageRow(Answer):
+    """What the schedules came by; lines are the PTX's."""
+
+    blocks: int
+    blocks_run: int
+    lines_not_run: tuple[tuple[int, int], ...]
+    waits: int
+    waits_both_ways: int = Field(
+        description="Waits for an mbarrier at which some thread had to wait and one found its phase over."
+    )
+    lines_never_waited: tuple[int, ...] = Field(
+        description="Waits that no schedule needed: without them the schedules would have passed as well."
+    )
+
+
 class CheckAnswer(Answer):
     """What `check --json` prints, and below it what the command prints besides.
 
@@ -111,6 +126,7 @@ class CheckAnswer(Answer):
     schedules: int
     findings: tuple[EmulatedFinding, ...]
     seed: int
+    coverage: CoverageRow | None = None
     message: str = ""
     summary: str = ""
     notes: tuple[str, ...] = ()

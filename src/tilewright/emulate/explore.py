@@ -171,7 +171,7 @@ class Explorer:
             processes: run beside one another; each has arrays of its own, so the caller's stay as they were.
             progress: called with the number of schedules done.
         """
-        report = Report(self.launch.program.name, lines=frozenset(self.launch.program.lines))
+        report = Report(self.launch.program.name)
         seeds = range(first_seed, first_seed + schedules)
         for outcome in self._outcomes(seeds, processes):
             report.outcomes.append(outcome)
@@ -198,7 +198,7 @@ class Explorer:
         Returns:
             the report, whose outcomes are the orders that were run to an end, and whether those are all.
         """
-        report = Report(self.launch.program.name, lines=frozenset(self.launch.program.lines))
+        report = Report(self.launch.program.name)
         resident, declines = vary(0, self._clusters, self.resident, self.decline_at)
         options = Options(resident=resident, decline_at=declines, races=self.races)
         stack: list[Node] = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.emulate.coverage import coverage_of
 from tilewright.emulate.errors import Violation
 from tilewright.emulate.launch_arguments import pack
 from tilewright.emulate.machine import Machine, Options, Triple
@@ -77,8 +78,8 @@ class Launch:
             ended=ended,
             instructions=machine.executed,
             steps=machine.steps,
-            covered=frozenset(
-                line for line, ran in zip(self.program.lines, machine.covered, strict=True) if ran
+            coverage=coverage_of(
+                self.program.coverage, self.program.block_starts, machine.covered, machine.waits
             ),
             trace=machine.story,
             history=machine.history,

@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.emulate.access import Accesses
 from tilewright.emulate.clocks import NOTHING
 from tilewright.emulate.cluster import Cluster, Cta
+from tilewright.emulate.coverage import Waits
 from tilewright.emulate.errors import Violation
 from tilewright.emulate.events import AsyncEvent
 from tilewright.emulate.execute import let_go, run_group
@@ -90,7 +91,7 @@ class Machine:
         pending, running: clusters that have not begun, those that are there.
         slots: how many clusters can be there at once.
         history: who was where when, and asked for what.
-        covered: of each step of the program, whether it ran.
+        covered, waits: of each step of the program, whether it ran; of each wait for an mbarrier, who had to wait.
         trace, story: who acted last, and at which step of the program; the same as text at the first error.
         executed, steps, version: warp instructions, picks, and changes that others can tell, so far.
         extras: what instruction modules keep for a launch.
@@ -143,6 +144,7 @@ class Machine:
         self._seen_version = self._quiet_since = self._disturbed_at = -1
         self.extras: dict[str, object] = {}
         self.covered = bytearray(len(program.steps))
+        self.waits = Waits()
         self.story: tuple[str, ...] = ()
         self.trace: deque[tuple[Name, int]] = deque(maxlen=TRACE_MAX)
         self.accesses = Accesses(self)

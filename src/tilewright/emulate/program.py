@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.emulate.coverage import Coverage, blocks_of, waits_of
 from tilewright.emulate.decoder import Decoder
 from tilewright.emulate.errors import NotModelled
 from tilewright.emulate.instructions import find_instruction
@@ -87,7 +88,7 @@ class Program:
         steps: all instructions; the kernel's own come first.
         layout: where its variables and parameters lie.
         entries: first step of each function.
-        lines: line of each step.
+        coverage: what there is to come by; `block_starts` has the first step of each of its blocks.
     """
 
     def __init__(self, module: Module, kernel: str | None = None) -> None:
@@ -113,7 +114,7 @@ class Program:
         self.steps: list[Step] = []
         for name, flow in self._flows.items():
             self._decode(name, flow)
-        self.lines = [step.op.span.line for step in self.steps]
+        self._find_blocks()
 
     # --- functions and their order ----------------------------------------------------------------
 
@@ -129,6 +130,17 @@ class Program:
             self.entries[name] = length
             length += len(flow.ops) + 1  # and the return that a body may leave out
             waiting.extend(callee for callee in _called(flow) if callee in self._functions)
+
+    def _find_blocks(self) -> None:
+        self.block_starts: list[int] = []
+        blocks: list[tuple[int, int]] = []
+        waits: list[int] = []
+        for name, flow in self._flows.items():
+            for first, last in blocks_of(flow):
+                self.block_starts.append(self.entries[name] + first)
+                blocks.append((flow.ops[first].span.line, flow.ops[last].span.line))
+            waits += waits_of(flow)
+        self.coverage = Coverage(tuple(blocks), waits=tuple(dict.fromkeys(waits)))
 
     def function_named(self, name: str) -> Function | None:
         """A function with a body, by name."""

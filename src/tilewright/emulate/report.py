@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any, Literal
 
+from tilewright.emulate.coverage import Coverage
 from tilewright.emulate.history import History
 from tilewright.ptx.finding import Finding  # noqa: TC001  (a field of a dataclass)
 
@@ -21,7 +24,7 @@ class Outcome:
         findings: in the order found; the last ended the run if it did not end by itself.
         ended: whether every CTA has left.
         instructions, steps: warp instructions executed; turns that agents had.
-        covered: lines that ran.
+        coverage: blocks that ran, waits that had to wait.
         trace: the steps before the first error, as text.
         history: who was where when, and asked for what.
     """
@@ -32,7 +35,7 @@ class Outcome:
     ended: bool
     instructions: int
     steps: int = 0
-    covered: frozenset[int] = frozenset()
+    coverage: Coverage = field(default_factory=Coverage)
     trace: tuple[str, ...] = ()
     history: History = field(default_factory=lambda: History(1))
     resident: int | None = None
@@ -55,17 +58,15 @@ class Report:
 
     Attributes:
         outcomes: the runs in order.
-        lines: of the kernel and what it calls that hold an instruction.
     """
 
     kernel: str
     outcomes: list[Outcome] = field(default_factory=list)
-    lines: frozenset[int] = frozenset()
 
     @property
-    def covered(self) -> frozenset[int]:
-        """Lines that some schedule ran."""
-        return frozenset().union(*(outcome.covered for outcome in self.outcomes))
+    def coverage(self) -> Coverage:
+        """What some schedule came by."""
+        return reduce(or_, (outcome.coverage for outcome in self.outcomes), Coverage())
 
     @property
     def failing(self) -> Outcome | None:
@@ -98,6 +99,7 @@ class Report:
             "schedules": len(self.outcomes),
             "findings": [finding_as_dict(found) for found in self.findings],
             "seed": self.seed,
+            "coverage": self.coverage.as_dict(),
         }
 
 

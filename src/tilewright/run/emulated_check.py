@@ -57,7 +57,7 @@ class Checked:
         smallest: the first failure with as few decisions away from "in turn" as were found.
         replay: of the first failure.
         locator: places in the source that the kernel came from, where its reader has that.
-        notes: what else is worth saying, a line each.
+        remarks: what else is worth saying, a line each.
         timed: of a kernel that keeps its tiles' times.
     """
 
@@ -65,7 +65,7 @@ class Checked:
     smallest: Outcome | None
     replay: Replay | None
     locator: Locator | None
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
     timed: Timeline | None = None
 
     @property
@@ -79,10 +79,12 @@ class Checked:
     def summary(self) -> str:
         """One line."""
         report, count = self.report, len(self.report.outcomes)
-        line = f"{report.kernel}: {report.verdict} after {count} schedule{'s' if count > 1 else ''}"
-        if report.lines:
-            line += f", {len(report.covered)} of {len(report.lines)} lines with an instruction ran"
-        return line
+        return f"{report.kernel}: {report.verdict} after {count} schedule{'s' if count > 1 else ''}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the schedules came by, and what else is worth saying."""
+        return (*self.report.coverage.sentences, *self.remarks)
 
     @property
     def last_steps(self) -> tuple[str, ...]:

@@ -313,6 +313,7 @@ def mbarrier_wait(op: Decoder) -> Run:  # noqa: C901  (two small functions, and 
             if not found[lane] and missing is None:
                 missing = barrier, value, lane
         if missing is not None and not found.any():
+            machine.waits.missing(warp.who, place_op.span.line)
             group = warp.group
             if blocks and not machine.strategy.gives_up():
                 return _blocked(warp, where, p, missing, ended)
@@ -321,6 +322,7 @@ def mbarrier_wait(op: Decoder) -> Run:  # noqa: C901  (two small functions, and 
             group.asked_at = machine.version
         warp.rows[PRED][p][lanes] = found[lanes]
         if found.any():
+            machine.waits.found(warp.who, place_op.span.line)
             _observe(warp, found, seen, lanes, address, relaxed=relaxed)
         return None
 
