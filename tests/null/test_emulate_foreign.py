@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulated_pairs import prepared, run
+from emulated_pairs import messages, prepared, run
 from tilewright.emulate import Options, prepare
 from tilewright.emulate.numbers import decode, encode
 from tilewright.emulate.schedule import strategy_for
@@ -111,5 +111,5 @@ def test_triton_multiplies_fp8_by_tcgen05() -> None:
 @pytest.mark.parametrize("name", ["gemm_clc2_full", "gemm_wgmma_full"])
 def test_nvccs_gemms(name: str) -> None:
     case = prepared((PTX / f"{name}.ptx").read_text(encoding="utf-8"))
-    assert run(case, seed=1).findings == ()
+    assert messages(run(case, seed=1)) == []
     np.testing.assert_array_equal(case.output, case.expected)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from audit_pairs import text_of
-from emulated_pairs import LARGE, broken_rules, prepared, run
+from emulated_pairs import LARGE, broken_rules, messages, prepared, run
 from tilewright.device import load
 from tilewright.kernels.config import GemmConfig
 from tilewright.problem import OUT_BYTES
@@ -161,5 +161,5 @@ def test_a_pair_around_a_gemm(name: str) -> None:
     assert found & LARGE[name]
     for seed in range(SCHEDULES):
         case = prepared(text_of(f"{name}_ok"))
-        assert [finding.message for finding in run(case, seed).findings] == []
+        assert messages(run(case, seed)) == []
         np.testing.assert_array_equal(case.output, case.expected)

@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.emulate.clocks import SEEN
 from tilewright.emulate.instructions import GONE, instruction
 from tilewright.emulate.memory import PREREQUISITE
+from tilewright.emulate.register_file import Change, register_file
 from tilewright.emulate.registers import U32, U64
 from tilewright.emulate.warp import ALL, Frame
 from tilewright.ptx.nodes import Group as Arguments, Name
@@ -118,7 +119,18 @@ def pause(op: Decoder) -> Run:
     return _nothing
 
 
-@instruction("setmaxnreg", "discard", "applypriority")
+@instruction("setmaxnreg", visible=True)
+def setmaxnreg(op: Decoder) -> Run:
+    """Give registers back, or take some, which may not be there yet."""
+    change = Change(op.op, op.has("inc"), op.immediate(op.operands[0]))
+
+    def run(warp: Warp, _where: Where) -> Outcome:
+        return register_file(warp.cta).change(warp, change)
+
+    return run
+
+
+@instruction("discard", "applypriority")
 def advice(op: Decoder) -> Run:
     """Nothing that a result depends on."""
     del op
