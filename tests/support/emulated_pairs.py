@@ -9,7 +9,6 @@ import numpy as np
 
 from tilewright.emulate import Buffers, Options, prepare
 from tilewright.emulate.numbers import decode, encode
-from tilewright.emulate.schedule import strategy_for
 from tilewright.emulate.tensor_map import TensorMap
 
 if TYPE_CHECKING:
@@ -264,8 +263,9 @@ STATIC = ("WG-01", "WG-06", "TC-21")
 
 def run(case: Prepared, seed: int, resident: int = 2) -> Outcome:
     """One schedule."""
-    ranks = int(np.prod(case.launch.cluster))
-    return case.launch.run(strategy_for(seed, ranks), Options(resident=resident, steps_max=500_000))
+    return case.launch.run(
+        case.launch.strategy(seed), Options(resident=resident, steps_max=500_000)
+    )
 
 
 def messages(outcome: Outcome) -> list[str]:
