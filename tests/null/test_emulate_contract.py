@@ -55,7 +55,8 @@ def test_maxnreg_says_what_there_is_at_launch() -> None:
     assert rules(GROUPS.format(producer=40, consumer=152), ".maxnreg 128") == set()
     assert rules(GROUPS.format(producer=40, consumer=176), ".maxnreg 128") == {"DEADLOCK"}
     assert rules(GROUPS.format(producer=136, consumer=128), ".maxnreg 128") == {"REG-02"}
-    assert rules(GROUPS.format(producer=40, consumer=120), ".maxnreg 128") == {"REG-02"}
+    lower = "setmaxnreg.inc.sync.aligned.u32 72; bar.sync 0; setmaxnreg.inc.sync.aligned.u32 64;"
+    assert rules(lower, ".maxnreg 128") == {"REG-02"}
 
 
 def test_nobody_waits_where_the_count_at_launch_is_not_known() -> None:

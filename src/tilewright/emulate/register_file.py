@@ -1,7 +1,7 @@
 """The registers that setmaxnreg moves between the warps of a CTA: a pool per CTA, empty at launch.
 
-A kernel has a register count at launch if `.maxnreg` says it, or `.maxntid` (`.reqntid`) with `.minnctapersm`: the
-file shared out among that many threads. Without, nothing is known and nobody waits. Left out: that registers which
+The count at launch is known if `.maxnreg` says it, or `.maxntid` (`.reqntid`) with `.minnctapersm`: the file shared
+out among that many threads. Without, ptxas ignores the instruction, and nobody waits. Left out: that registers which
 .inc has added hold nothing yet.
 
 Source: PTX ISA, setmaxnreg; 64 K registers an SM: CUDA C++ Programming Guide, technical specifications.
@@ -18,7 +18,7 @@ from tilewright.ptx.flow import constant
 
 if TYPE_CHECKING:
     from tilewright.emulate.cluster import Cta
-    from tilewright.emulate.machine import Machine
+    from tilewright.emulate.program import Program
     from tilewright.emulate.warp import Warp
     from tilewright.ptx.flow import Op
 
@@ -28,6 +28,7 @@ REGISTERS_MOST = 256
 
 STEP = 8
 WARPS_OF_WARPGROUP = 4
+WARPGROUP = 32 * WARPS_OF_WARPGROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class RegisterFile(Condition):
     def __init__(self, cta: Cta) -> None:
         super().__init__()
         self.cta = cta
-        at_launch = registers_at_launch(cta.machine)
+        at_launch = registers_at_launch(cta.machine.program, cta.machine.threads)
         self.is_known = at_launch is not None
         self.held: list[int | None] = [at_launch] * len(cta.warps)
         self.free = 0
@@ -159,19 +160,24 @@ class RegisterFile(Condition):
         self.cta.machine.report("REG-02", message, op, other, "the other one" if other else "")
 
 
-def registers_at_launch(machine: Machine) -> int | None:
-    """Registers a thread that the kernel begins with; None where nothing says."""
-    directive = machine.program.function.directive
-    given = directive(".maxnreg")
+def registers_at_launch(program: Program, threads: int) -> int | None:
+    """Registers a thread that the kernel begins with; None where ptxas cannot tell and ignores setmaxnreg.
+
+    The most that fit, but no more than the largest setmaxnreg.inc asks for. Source: ptxas 13
+    (tests/toolkit/test_registers_at_launch.py).
+    """
+    directive = program.function.directive
+    given, ctas = directive(".maxnreg"), directive(".minnctapersm")
     if given is not None:
-        return constant(given.arguments[0])
-    ctas = directive(".minnctapersm")
-    threads = directive(".reqntid") or directive(".maxntid")
-    if ctas is None or threads is None:
+        most = constant(given.arguments[0]) or REGISTERS_MOST
+    elif ctas is not None and (directive(".reqntid") or directive(".maxntid")):
+        whole = -(-threads // WARPGROUP) * WARPGROUP * (constant(ctas.arguments[0]) or 1)
+        most = min(REGISTERS_OF_SM // whole // STEP * STEP, REGISTERS_MOST)
+    else:
         return None
-    ctas_per_sm = constant(ctas.arguments[0]) or 1
-    each = REGISTERS_OF_SM // (machine.warps_per_cta * 32 * ctas_per_sm)
-    return min(each // STEP * STEP, REGISTERS_MOST)
+    ops = (step.op for step in program.steps if step.op.is_a("setmaxnreg"))
+    raised = [constant(op.node.operands[0]) or 0 for op in ops if op.has("inc")]
+    return min(most, max(raised, default=most))
 
 
 def register_file(cta: Cta) -> RegisterFile:
