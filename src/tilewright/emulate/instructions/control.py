@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tilewright.emulate.instructions import Outcome, Run
     from tilewright.emulate.registers import Where
     from tilewright.emulate.warp import Warp
+    from tilewright.ptx.flow import Op
 
 
 def _nothing(_warp: Warp, _where: Where) -> None:
@@ -63,7 +65,7 @@ def brx(op: Decoder) -> Run:
     return run
 
 
-def leave(warp: Warp, where: Where) -> Outcome:
+def leave(op: Op, warp: Warp, where: Where) -> Outcome:
     """The end of a thread, or of a call."""
     from tilewright.emulate.execute import take_out  # noqa: PLC0415  (it imports the instructions)
 
@@ -79,6 +81,7 @@ def leave(warp: Warp, where: Where) -> Outcome:
         return frame.back_to
     lanes = group.lanes if where is True else where
     gone = np.array_equal(lanes, group.lanes)
+    warp.cta.left_at = op
     take_out(warp.machine, group, np.array(lanes))
     return GONE if gone else None
 
@@ -86,18 +89,16 @@ def leave(warp: Warp, where: Where) -> Outcome:
 @instruction("ret", visible=True)
 def ret(op: Decoder) -> Run:
     """Return from a call, or end the thread."""
-    del op
-    return leave
+    return partial(leave, op.op)
 
 
 @instruction("exit", visible=True)
 def exit_(op: Decoder) -> Run:
     """End the thread."""
-    del op
 
     def run(warp: Warp, where: Where) -> Outcome:
         warp.group.frames = ()
-        return leave(warp, where)
+        return leave(op.op, warp, where)
 
     return run
 
