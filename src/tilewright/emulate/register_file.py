@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tilewright.ptx.flow import Op
 
 REGISTERS_OF_SM = 65_536
-REGISTERS_MOST = 256
+REGISTERS_LEAST, REGISTERS_MOST = 24, 256
 """Of a thread, as they are allocated."""
 
 STEP = 8
@@ -111,6 +111,9 @@ class RegisterFile(Condition):
     # --- the contract -----------------------------------------------------------------------------
 
     def _check_direction(self, warp: Warp, change: Change) -> None:
+        if not REGISTERS_LEAST <= change.registers <= REGISTERS_MOST or change.registers % STEP:
+            allowed = f"{REGISTERS_LEAST} to {REGISTERS_MOST} in steps of {STEP}"
+            self.cta.machine.stop("REG-01", f"{warp.who}: {change}; it takes {allowed}", change.op)
         had = self.held[warp.index]
         if (
             had is not None
