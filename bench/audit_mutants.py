@@ -61,6 +61,7 @@ class Case(NamedTuple):
     dtype: str = "bf16"
     out: str = "bf16"
     more: tuple[tuple[str, Any], ...] = ()
+    num_stages: int | None = None
 
     def __str__(self) -> str:
         words = [self.arch, self.scheduler, f"{self.tile[0]}x{self.tile[1]}"]
@@ -72,6 +73,17 @@ class Case(NamedTuple):
     def options(self) -> Options:
         """The launch fact that the PTX does not carry."""
         return Options(cluster=(self.cluster[0] * self.cluster[1], 1, 1))
+
+    @property
+    def config(self) -> GemmConfig:
+        """What it is emitted from."""
+        tiling = make_tiling(
+            self.dtype, OUT_BYTES[self.out], load(self.device), cta_tile=self.tile,
+            cluster_shape=(*self.cluster, 1), cta_group=self.group, num_stages=self.num_stages,
+        )  # fmt: skip
+        return GemmConfig(
+            tiling, Raster("m", 8), self.scheduler, out_dtype=self.out, **dict(self.more)
+        )
 
 
 CASES = (
@@ -92,13 +104,7 @@ CASES = (
 @cache
 def ptx_of(case: Case) -> str:
     """The kernel's PTX."""
-    tiling = make_tiling(
-        case.dtype, OUT_BYTES[case.out], load(case.device), cta_tile=case.tile,
-        cluster_shape=(*case.cluster, 1), cta_group=case.group,
-    )  # fmt: skip
-    config = GemmConfig(
-        tiling, Raster("m", 8), case.scheduler, out_dtype=case.out, **dict(case.more)
-    )
+    config = case.config
     return compile_source(assemble(config.kernel, config.render()), config.kernel, case.arch).ptx
 
 
@@ -179,17 +185,13 @@ def _warnings(report: Report) -> Counter[str]:
     return Counter(f.rule for f in report.findings if f.severity == "warning")
 
 
-def _judge_some(work: Sequence[tuple[Case, Mutant]]) -> list[Outcome]:
-    return [judge(case, mutant) for case, mutant in work]
-
-
 def judge_all(work: Sequence[tuple[Case, Mutant]], workers: int) -> list[Outcome]:
     """The outcomes in the order of the mutants, which processes share in bundles."""
+    cases, mutants = [case for case, _ in work], [mutant for _, mutant in work]
     if workers < 2:
-        return _judge_some(work)
-    bundles = [work[start : start + 16] for start in range(0, len(work), 16)]
+        return [*map(judge, cases, mutants)]
     with ProcessPoolExecutor(workers) as pool:
-        return [outcome for found in pool.map(_judge_some, bundles) for outcome in found]
+        return [*pool.map(judge, cases, mutants, chunksize=16)]
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -272,24 +274,18 @@ def reasons() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def render(text: str, outcomes: Sequence[Outcome], made: str) -> str:
-    """The document with the tables between its markers.
+def write_tables(document: Path, *parts: str) -> None:
+    """Put generated parts between the markers of a document.
 
-    Args:
-        made: how they were made, in a line.
     Raises:
         ValueError: a marker is missing.
     """
-    body = "\n\n".join(
-        (
-            made, "## By kernel", kernel_table(outcomes), "## By operator", table(outcomes),
-            "## The operators", reasons(),
-        )
-    )  # fmt: skip
+    body, text = "\n\n".join(parts), document.read_text(encoding="utf-8")
     pattern = rf"(<!-- generated: {MARKER} -->\n).*?(<!-- end: {MARKER} -->)"
     if not re.search(pattern, text, re.DOTALL):
-        raise ValueError(f"{DOC.name} has no part between the markers of {MARKER!r}")
-    return re.sub(pattern, lambda m: f"{m[1]}{body}\n{m[2]}", text, flags=re.DOTALL)
+        raise ValueError(f"{document.name} has no part between the markers of {MARKER!r}")
+    made = re.sub(pattern, lambda m: f"{m[1]}{body}\n{m[2]}", text, flags=re.DOTALL)
+    document.write_text(made, encoding="utf-8")
 
 
 def main() -> None:
@@ -313,7 +309,10 @@ def main() -> None:
         given.missed.write_text(missed_list(outcomes), encoding="utf-8")
     if given.write:
         made = f"{len(outcomes)} mutants, at most {given.mutants} a kernel, seed {given.seed}."
-        DOC.write_text(render(DOC.read_text(encoding="utf-8"), outcomes, made), encoding="utf-8")
+        write_tables(
+            DOC, made, "## By kernel", kernel_table(outcomes), "## By operator", table(outcomes),
+            "## The operators", reasons(),
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -93,12 +93,21 @@ def drop_fence(subject: Subject) -> Iterator[Break]:
 
 @operator(
     "CLC-09", "CLU-11", "TMA-15", "TC-12", "TC-13",
-    breaks="race: a fence on the wrong side of the signal or the wait orders nothing",
+    breaks="race: a fence on the wrong side of the signal, the wait or the stores orders nothing",
 )  # fmt: skip
 def move_fence(subject: Subject) -> Iterator[Break]:
-    """A fence behind the signal that it should precede, or before the wait that it should follow."""
+    """A fence behind the signal that it should precede, before the wait that it should follow, or before the stores.
+
+    A proxy fence is not moved behind a meeting: the thread that issues the copy executes it there, and a fence
+    anywhere on the way from the stores to the copy will do (PTX ISA, proxy-preserved base causality order).
+    """
     for op, side, _ in needed_fences(subject):
-        if side == "before":
+        if op.is_a("fence.proxy.async"):
+            store = _first_store(subject, op)
+            if store is not None:
+                edits = subject.drop(op) + subject.before(store, print_statement(op.node))
+                yield Break(f"{op.name} before the stores from line {store.span.line}", op, edits)
+        elif side == "before":
             signal = _first_signal(subject, op)
             after = subject.next_op(signal) if signal is not None else None
             if after is not None and signal is not None:
@@ -111,6 +120,17 @@ def move_fence(subject: Subject) -> Iterator[Break]:
             if wait is not None:
                 edits = subject.drop(op) + subject.before(wait, print_statement(op.node))
                 yield Break(f"{op.name} before the wait of line {wait.span.line}", op, edits)
+
+
+def _first_store(subject: Subject, op: Op) -> Op | None:
+    """The first store since the last meeting that a proxy fence covers; None where a loop comes back to it."""
+    meetings = {o.index for o in subject.kernel.ops(*MEETINGS)}
+    begin = max((index for index in meetings if index < op.index), default=-1)
+    stores = [
+        o for o in subject.kernel.ops(*STORES) if "shared" in o.name and begin < o.index < op.index
+    ]
+    again = stores and subject.flow.path((stores[-1].index,), (stores[0].index,), meetings)
+    return stores[0] if stores and not again else None
 
 
 def _first_signal(subject: Subject, op: Op) -> Op | None:

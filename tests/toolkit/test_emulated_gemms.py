@@ -13,7 +13,7 @@ import pytest
 
 from audit_pairs import text_of
 from emulated_gemms import CONFIGS, Schedules, problems
-from emulated_pairs import LARGE, broken_rules, prepared, run
+from emulated_pairs import LARGE, broken_rules, messages, prepared, run
 
 pytestmark = pytest.mark.toolkit
 
@@ -39,5 +39,5 @@ def test_a_pair_around_a_gemm(name: str) -> None:
     assert found & LARGE[name]
     for seed in range(SCHEDULES):
         case = prepared(text_of(f"{name}_ok"))
-        assert [finding.message for finding in run(case, seed).findings] == []
+        assert messages(run(case, seed)) == []
         np.testing.assert_array_equal(case.output, case.expected)

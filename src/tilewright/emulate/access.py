@@ -112,14 +112,15 @@ class Accesses:
         """Another CTA's shared memory may be touched while that CTA runs, and this thread knows that it does."""
         who = warp.thread_name(lane)
         self.machine.note(("life", owner.who), writes=False)
-        if owner.has_exited:
-            self.machine.stop("CLU-02", f"{who} reaches into {owner.who}, which has left", op)
+        owner.check_there("CLU-02", f"{who} reaches into", op)
         if not warp.clocks.knows_mark(lane, ("started", owner.cluster.index, owner.rank), 1):
             state = "has not started" if not owner.has_started else "may not have started"
             self.machine.stop(
                 "CLU-01",
                 f"{who} reaches into {owner.who}, which {state}: no cluster barrier comes before",
                 op,
+                self.machine.program.steps[0].op,
+                "where it starts",
             )
 
     def _is_watched(self, segment: Segment) -> bool:
@@ -225,12 +226,9 @@ class Accesses:
         """Enter a write by a copy or matrix instruction; the CTA must be there, and no mbarrier in the way."""
         self._note(segment, at, writes=True)
         owner = segment.cta
-        if owner is not None and owner.has_exited:
-            self.machine.stop(
-                owner.exit_rule(event),
-                f"{event.who()} writes {segment.describe(_first(at))}, whose CTA has left",
-                event.op,
-            )
+        if owner is not None:
+            what = f"{event.who()} writes at {_first(at):#x} of"
+            owner.check_there(owner.exit_rule(event), what, event.op)
         if segment.barriers:
             self.check_no_barrier(segment, at, event.op, event.who())
         if self.find_races and segment.watched:

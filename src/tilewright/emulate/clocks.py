@@ -5,16 +5,17 @@ at time t is known to whoever has t or more in l's column. Copies and matrix ins
 own: they are over with a phase of a barrier, or with a group that their issuer waits for, and a *mark*, such
 as ("mbarrier", where, phase), is then known.
 
-Six levels say how an event is known:
+Seven levels say how an event is known:
 
     SEEN            it happened before (base causality)
     HALF, ASYNC     and a proxy fence stands between: its first half only, or all of it
     BEFORE, TENSOR  and tcgen05.fence::before_thread_sync stands between, and ::after_thread_sync as well
     LOOSE           it came before, relaxed signals counted: enough for a read, which has had its value when
                     its thread signals (the model has no values out of thin air), and for the life of a CTA
+    SCOPED          SEEN, and every mbarrier signal and wait on the way has a scope that takes in the other side
 
 A fence copies what is known at a lower level into a higher one; publishing and acquiring carry all levels,
-relaxed signals and waits all but SEEN.
+relaxed signals and waits all but SEEN and SCOPED. Scopes of fences and of flags in memory are not told apart.
 A fence anywhere on the way counts, as in the PTX memory model (proxy-preserved base causality order).
 """
 
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
     from tilewright.emulate.registers import Where
     from tilewright.emulate.warp import Warp
 
-SEEN, HALF, ASYNC, BEFORE, TENSOR, LOOSE = range(6)
-LEVELS = 6
+SEEN, HALF, ASYNC, BEFORE, TENSOR, LOOSE, SCOPED = range(7)
+LEVELS = 7
+
+OWN = (SEEN, LOOSE, SCOPED)
+"""Levels at which a thread knows what it has done itself."""
 
 
 _NUMBERS: dict[Hashable, int] = {}
@@ -125,12 +129,17 @@ def join_levels(a: Published, b: Published) -> Published:
 
 
 def with_mark(clock: Published, key: Hashable, time: int, levels: tuple[int, ...]) -> Published:
-    """The same and one mark more, at some levels and at LOOSE; a number is a mark's own."""
+    """The same and one mark more, at some levels, at LOOSE, and at SCOPED if SEEN; a number is a mark's own."""
     mark = Clock({}, {key if isinstance(key, int) else mark_number(key): time})
+    chosen = {*levels, LOOSE, *([SCOPED] if SEEN in levels else [])}
     return tuple(
-        join(known, mark) if level in levels or level == LOOSE else known
-        for level, known in enumerate(clock)
+        join(known, mark) if level in chosen else known for level, known in enumerate(clock)
     )
+
+
+def with_scoped(clock: Published, scoped: Clock) -> Published:
+    """The same, with something else at SCOPED."""
+    return (*clock[:SCOPED], scoped)
 
 
 class LaneClocks:
@@ -166,12 +175,16 @@ class LaneClocks:
         outer = join_all({id(self.outer[k]): self.outer[k] for k in lanes}.values())
         index = slice(None) if where is True else lanes
         known = self.own[:, index].max(axis=1)
-        known[SEEN, index] = known[LOOSE, index] = self.now
+        for level in OWN:
+            known[level, index] = self.now
         levels = []
         used = known.any(axis=1).tolist()
         for level, clock in enumerate(outer):
             if clock is EMPTY and not used[level]:
                 levels.append(EMPTY)
+                continue
+            if level == SCOPED and clock is outer[SEEN] and (known[level] == known[SEEN]).all():
+                levels.append(levels[SEEN])
                 continue
             times = clock.columns.get(self.cluster)
             times = np.zeros(self.columns, np.int32) if times is None else times.copy()
@@ -199,7 +212,8 @@ class LaneClocks:
         """Lanes of the warp come to know all that any of them knows: bar.warp.sync."""
         index = np.flatnonzero(lanes)
         known = self.own[:, index].max(axis=1)
-        known[SEEN, index] = known[LOOSE, index] = self.now
+        for level in OWN:
+            known[level, index] = self.now
         if len(index) == LANES:
             np.maximum(self.own, known[:, None], out=self.own)
         else:
@@ -244,14 +258,14 @@ class LaneClocks:
             self.released[lane] = self.publish(one)
 
     def publish_relaxed(self, where: Where) -> Published:
-        """What a relaxed signal of the lanes carries: at SEEN, what was known at their last fence."""
+        """What a relaxed signal of the lanes carries: at SEEN and SCOPED, what was known at their last fence."""
         lanes = range(LANES) if where is True else np.flatnonzero(where).tolist()
         fenced = join_all(each for k in lanes if (each := self.released[k]) is not None)
-        return (fenced[SEEN], *self.publish(where)[1:])
+        return (fenced[SEEN], *self.publish(where)[1:SCOPED], fenced[SCOPED])
 
     def acquire_relaxed(self, where: Where, news: Published) -> None:
-        """A relaxed wait: what is SEEN counts from the next fence on."""
-        self.acquire(where, (EMPTY, *news[1:]))
+        """A relaxed wait: what is SEEN and SCOPED counts from the next fence on."""
+        self.acquire(where, (EMPTY, *news[1:SCOPED], EMPTY))
         for lane in range(LANES) if where is True else np.flatnonzero(where).tolist():
             old = self.received[lane]
             self.received[lane] = news if old is None else join_levels(old, news)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tilewright.emulate.registers import Array
     from tilewright.ptx.flow import Op
 
+LEAVES = "it leaves here"
+"""Said of the line at which the last thread of a CTA ends."""
+
 EXIT_RULES = {
     "CLC answer": "CLC-16",
     "tcgen05.commit": "TC-18",
@@ -40,6 +43,7 @@ class Cta:
         ctaid: %ctaid, along x, y, z.
         incoming: operations that will still touch its shared memory or barriers.
         arrived: of those, what has touched it and must be known to be over when it leaves.
+        left_at: where the last of its threads to leave did so.
         saw_decline: the first query that told it of a declined answer.
         extras: what instruction modules keep for a CTA (TMEM).
     """
@@ -70,6 +74,7 @@ class Cta:
         self.incoming: set[Operation] = set()
         self.arrived: list[AsyncEvent] = []
         self.extras: dict[str, object] = {}
+        self.left_at: Op | None = None
         self.saw_decline: Event | None = None
         self.exit_clock: Published = NOTHING
         self.start_clock: Published = NOTHING
@@ -126,6 +131,8 @@ class Cta:
                 self.exit_rule(event),
                 f"{self.who} leaves while {event.who()} has still to reach it",
                 event.op,
+                self.left_at,
+                LEAVES,
             )
         for event in self.arrived:
             if not event.known_at(self.exit_clock, LOOSE):
@@ -133,6 +140,8 @@ class Cta:
                     self.exit_rule(event),
                     f"{self.who} leaves without having waited for {event.who()}",
                     event.op,
+                    self.left_at,
+                    LEAVES,
                 )
         for (warp, lane), (time, op) in self._visits.items():
             times = self.exit_clock[LOOSE].columns.get(warp.clocks.cluster)
@@ -142,7 +151,18 @@ class Cta:
                     f"{self.who} may leave before {warp.thread_name(lane)} reaches into it: "
                     "nothing orders the two",
                     op,
+                    self.left_at,
+                    LEAVES,
                 )
+
+    def check_there(self, rule: str, what: str, op: Op) -> None:
+        """It has not left.
+
+        Args:
+            what: is done with it, up to its name: "… writes".
+        """
+        if self.has_exited:
+            self.machine.stop(rule, f"{what} {self.who}, which has left", op, self.left_at, LEAVES)
 
     def exit_rule(self, event: AsyncEvent) -> str:
         """The rule broken by an operation that meets a CTA which has left."""

@@ -8,6 +8,7 @@ fewest decisions away from "in turn" that still fail in the same way.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import random
 from contextlib import suppress
@@ -24,7 +25,6 @@ from tilewright.emulate.schedule import (
     Redundant,
     ReplayStrategy,
     following,
-    strategy_for,
 )
 from tilewright.ptx.finding import Finding
 
@@ -115,8 +115,7 @@ class Explorer:
             step.op.node.opcode.root == "clusterlaunchcontrol" for step in launch.program.steps
         )
         cluster, grid = launch.cluster, launch.grid
-        self._ranks = cluster[0] * cluster[1] * cluster[2]
-        self._clusters = grid[0] * grid[1] * grid[2] // self._ranks
+        self._clusters = math.prod(grid) // math.prod(cluster)
 
     # --- one schedule -----------------------------------------------------------------------------
 
@@ -128,7 +127,7 @@ class Explorer:
 
     def run(self, seed: int) -> Outcome:
         """The schedule of a seed."""
-        return self._run(strategy_for(seed, self._ranks), self.options(seed))
+        return self._run(self.launch.strategy(seed), self.options(seed))
 
     def replay(self, outcome: Outcome, picks: Sequence[int] | None = None) -> Outcome:
         """A schedule again, or with other decisions."""

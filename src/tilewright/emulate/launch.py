@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,11 @@ class Launch:
     arguments: bytes
     buffers: Buffers
     smem_bytes: int = 0
+
+    def strategy(self, seed: int) -> Strategy:
+        """The strategy that a seed stands for."""
+        ranks, threads = math.prod(self.cluster), math.prod(self.block)
+        return strategy_for(seed, ranks, -(-threads // 32))
 
     def run(self, strategy: Strategy, options: Options | None = None) -> Outcome:
         """One schedule, on the arrays as they are."""
@@ -163,9 +169,8 @@ def launch(
         smem_bytes=smem_bytes,
         buffers=buffers,
     )
-    ranks = ready.cluster[0] * ready.cluster[1] * ready.cluster[2]
     options = Options(resident=resident, decline_at=frozenset(decline_at), races=races)
-    outcome = ready.run(strategy_for(seed, ranks), options)
+    outcome = ready.run(ready.strategy(seed), options)
     report = Report(ready.program.name, [outcome])
     if check and report.verdict == "fail":
         raise CheckFailed(report)

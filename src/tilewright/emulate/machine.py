@@ -58,7 +58,7 @@ class Options:
         quiet_steps: picks in which nothing changes after which lanes parked at a branch's end are let go, and
             after as many again the run is called endless.
         private_steps: instructions of a group between two visible ones, likewise.
-        findings_max: findings after which a run ends.
+        findings_max: errors after which a run ends.
     """
 
     resident: int | None = None
@@ -140,7 +140,9 @@ class Machine:
         self.agents: list[Agent] = []
         self.exit_checks: list[Callable[[Cta], None]] = []
         self.end_checks: list[Callable[[], None]] = []
-        self.operations_made = self.barriers_made = self.executed = self.version = self.steps = 0
+        self._errors = self.operations_made = self.barriers_made = self.executed = self.version = (
+            self.steps
+        ) = 0
         self._seen_version = self._quiet_since = self._disturbed_at = -1
         self.extras: dict[str, object] = {}
         self.covered = bytearray(len(program.steps))
@@ -377,18 +379,21 @@ class Machine:
         other_says: str = "",
         *,
         severity: str = "error",
+        merged: bool = False,
     ) -> None:
-        """Keep a finding, once for a rule and a pair of lines, and go on."""
-        key = (rule, op.index, other.index if other is not None else -1)
+        """Keep a finding, once for a rule and a pair of lines (for the other line alone: `merged`), and go on."""
+        key = (rule, -1 if merged else op.index, other.index if other is not None else -1)
         if key in self._said:
             return
         self._said.add(key)
         level: Severity = "warning" if severity == "warning" else "error"
         found = self.finding(rule, message, op, other, other_says, level)
         self.findings.append(found)
-        if level == "error":
-            self.tell_story()
-        if len(self.findings) >= self.options.findings_max:
+        if level == "warning":
+            return
+        self.tell_story()
+        self._errors += 1
+        if self._errors >= self.options.findings_max:
             raise Violation(found)
 
     def stop(

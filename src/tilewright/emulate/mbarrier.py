@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 
 from tilewright.emulate.clocks import (
     BEFORE,
+    EMPTY,
     NOTHING,
+    SCOPED,
     SEEN,
+    Clock,
     Published,
     init_mark,
+    join,
     join_levels,
     with_mark,
+    with_scoped,
 )
 from tilewright.emulate.warp import Condition
 
@@ -39,6 +44,7 @@ class Mbarrier(Condition):
         tx_bytes: bytes announced and not yet complete; negative if more have come than were announced.
         made_by: its mbarrier.init.
         observed: the last phase whose end some wait has seen.
+        opened, opened_near: what the last phase published, to waits at cluster and at CTA scope.
     """
 
     __slots__ = (
@@ -49,9 +55,11 @@ class Mbarrier(Condition):
         "key",
         "machine",
         "made_by",
+        "near",
         "observed",
         "offset",
         "opened",
+        "opened_near",
         "pending",
         "phase",
         "segment",
@@ -74,7 +82,9 @@ class Mbarrier(Condition):
         self.key = ("mbarrier", machine.barriers_made)
         self.init_mark = init_mark(self.key)
         self.clock: Published = NOTHING
+        self.near: Clock = EMPTY
         self.opened: Published = NOTHING
+        self.opened_near: Published = NOTHING
         self.observed = -1
         self.arrivals: list[str] = []
 
@@ -104,12 +114,21 @@ class Mbarrier(Condition):
             )
 
     def arrive(
-        self, count: int, op: Op, who: str, clock: Published, *, drop: bool = False, bytes_: int = 0
+        self,
+        count: int,
+        op: Op,
+        who: str,
+        clock: Published,
+        *,
+        near: bool = False,
+        drop: bool = False,
+        bytes_: int = 0,
     ) -> int:
         """Arrive: the phase that it counts for.
 
         Args:
             clock: what the arrival publishes.
+            near: it comes from a thread of the barrier's CTA, so that a wait at CTA scope takes it in.
             drop: and no more in later phases.
             bytes_: announced in the same step.
         """
@@ -139,6 +158,8 @@ class Mbarrier(Condition):
         if drop:
             self.expected -= count
         self.clock = join_levels(self.clock, clock)
+        if near:
+            self.near = join(self.near, clock[SCOPED])
         phase = self.phase
         self._settle()
         return phase
@@ -160,7 +181,8 @@ class Mbarrier(Condition):
         if self.pending or self.tx_bytes:
             return
         self.opened = with_mark(self.clock, self.key, self.phase, (SEEN, BEFORE))
-        self.clock = NOTHING
+        self.opened_near = with_scoped(self.opened, self.near)
+        self.clock, self.near = NOTHING, EMPTY
         self.phase += 1
         self.pending = self.expected
         self.machine.wake(self)

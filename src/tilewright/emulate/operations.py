@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.emulate.events import AsyncEvent
+from tilewright.emulate.schedule import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,7 +48,7 @@ class Operation:
     @property
     def name(self) -> tuple[int, int, int, int]:
         """Sorts behind the warps of its issuer's cluster."""
-        return (self.event.warp.cta.cluster.index, 1 << 20, self.number, 0)
+        return (self.event.warp.cta.cluster.index, OPERATIONS, self.number, 0)
 
     def start(self) -> None:
         """Become something that the scheduler may pick."""

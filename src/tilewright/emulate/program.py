@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -264,7 +264,8 @@ def _final_return(flow: Flow) -> Step:
     """The return after the last instruction, which a body may leave out."""
     from tilewright.emulate.instructions.control import leave  # noqa: PLC0415  (control needs Step)
 
-    return Step(leave, flow.ops[-1], NOWHERE, holds=True, visible=True, meets=None)
+    last = flow.ops[-1]
+    return Step(partial(leave, last), last, NOWHERE, holds=True, visible=True, meets=None)
 
 
 def widen(value: int, width: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SEEN, TENSOR
+from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SCOPED, SEEN, TENSOR
 from tilewright.emulate.events import AsyncEvent, Event, Side
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ def describe_race(machine: Machine, segment: Segment, new: Side, old: Side, leve
     if level in {SEEN, LOOSE}:
         pending = isinstance(before, AsyncEvent) and not before.marks
         missing = "which is not over" if pending else "and nothing orders the two"
+    elif level == SCOPED:
+        missing = "and a signal or wait of an mbarrier between the two has CTA scope only"
     elif level == TENSOR:
         missing = "with no tcgen05.fence::after_thread_sync between"
     elif level == HALF:
@@ -33,6 +35,7 @@ def describe_race(machine: Machine, segment: Segment, new: Side, old: Side, leve
         before.op,
         f"{acted} here",
         severity=severity,
+        merged=level == SCOPED,
     )
 
 
@@ -44,6 +47,8 @@ def race_rule(segment: Segment, new: Side, old: Side, level: int) -> tuple[str, 
     event, before = new[0], old[0]
     if before.who(0) == "the prerequisite grid":
         return "PDL-01", "error"
+    if level == SCOPED:
+        return "MBAR-08", "warning"
     answers = [e for e in (event, before) if isinstance(e, AsyncEvent) and e.what == "CLC answer"]
     if answers:
         return _answer_rule(new, old, level)

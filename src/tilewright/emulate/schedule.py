@@ -3,7 +3,8 @@
     round_robin   everybody in turn
     random        anybody
     pct           priorities drawn at first, lowered at a few steps: finds rare orders (Burckhardt et al., 2010)
-    delay         one CTA acts only when nobody else can
+    delay         one CTA of each cluster, one warp of each CTA, or what runs by itself acts only when nobody else can:
+                  whoever waits for it really has to
     replay        the decisions of an earlier run as far as they go, then everybody in turn
 
 A decision is a number below the number of choices: which agent acts, whether a bounded wait gives up at once,
@@ -120,15 +121,29 @@ class PctStrategy(RandomStrategy):
 
 
 class DelayStrategy(RandomStrategy):
-    """One CTA of each cluster comes last; the others in random order."""
+    """Some come last; the others in random order.
 
-    def __init__(self, seed: int, rank: int) -> None:
+    Args:
+        place, value: who: place 1 of their names, the rank, or 2, the warp, is this.
+    """
+
+    def __init__(self, seed: int, place: int, value: int) -> None:
         super().__init__(seed)
-        self.rank = rank
+        self.place, self.value = place, value
 
     def _choose(self, agents: Sequence[Agent]) -> int:
-        others = [i for i, agent in enumerate(agents) if agent.name[1] != self.rank]
+        others = [i for i, agent in enumerate(agents) if agent.name[self.place] != self.value]
         return self.random.choice(others or range(len(agents)))
+
+
+OPERATIONS = 1 << 20
+"""In place of a rank, in the names of what runs by itself."""
+
+
+def late_comers(ranks: int, warps: int) -> list[tuple[int, int]]:
+    """Whom a delaying strategy may let come last: place and value in their names."""
+    ctas = [(1, rank) for rank in range(ranks) if ranks > 1]
+    return [*ctas, (1, OPERATIONS), *((2, warp) for warp in range(warps) if warps > 1)]
 
 
 class ReplayStrategy(Strategy):
@@ -264,9 +279,11 @@ def _conflict(a: Touched, b: Touched) -> bool:
 STRATEGIES = ("round_robin", "random", "pct", "delay")
 
 
-def strategy_for(seed: int, ranks: int, name: str | None = None) -> Strategy:
+def strategy_for(seed: int, ranks: int, warps: int, name: str | None = None) -> Strategy:
     """The strategy that a seed stands for: 0 is in turn, the others go round the kinds.
 
+    Args:
+        ranks, warps: CTAs of a cluster, warps of a CTA.
     Raises:
         UnknownName: no such strategy.
     """
@@ -280,4 +297,5 @@ def strategy_for(seed: int, ranks: int, name: str | None = None) -> Strategy:
         return RandomStrategy(seed)
     if name == "pct":
         return PctStrategy(seed)
-    return DelayStrategy(seed, (seed // 4) % ranks)
+    late = late_comers(ranks, warps)
+    return DelayStrategy(seed, *late[seed // 4 % len(late)])

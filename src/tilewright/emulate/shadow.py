@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SEEN, TENSOR
+from tilewright.emulate.clocks import ASYNC, HALF, LOOSE, SCOPED, SEEN, TENSOR
 from tilewright.emulate.events import AsyncEvent, Event, Side
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Shadow:
         writer = self.writer[at]
         for number in _distinct(writer):
             self._check_thread(
-                event, number, writer, self.writer_lane[at], lanes, report, SEEN, writes=False
+                event, number, writer, self.writer_lane[at], lanes, report, writes=False
             )
         number = self._number(event)
         reader = self.reader[at]
@@ -78,7 +78,7 @@ class Shadow:
         writer = self.writer[at]
         for number in _distinct(writer):
             self._check_thread(
-                event, number, writer, self.writer_lane[at], lanes, report, SEEN, writes=True
+                event, number, writer, self.writer_lane[at], lanes, report, writes=True
             )
         reader = self.reader[at]
         for number in _distinct(reader):
@@ -104,7 +104,6 @@ class Shadow:
         all_lanes: Array,
         lanes: Array,
         report: Report,
-        level: int,
         *,
         writes: bool,
     ) -> None:
@@ -112,19 +111,26 @@ class Shadow:
         old = self.events[number]
         if old is None or (old.strong and event.strong):
             return
+        levels = (SEEN,) if writes or not _crosses_ctas(old, event) else (SEEN, SCOPED)
         chosen = all_numbers == number
         acting = lanes[chosen]
         if isinstance(old, AsyncEvent):
             for lane in set(acting.tolist()):
-                if not old.known_at(event.warp.clocks.outer[lane]):
-                    report(Side(event, lane, writes=writes), Side(old, 0, writes=True), level)
-                    return
+                clocks = event.warp.clocks.outer[lane]
+                for level in levels:
+                    if not old.known_at(clocks, level):
+                        report(Side(event, lane, writes=writes), Side(old, 0, writes=True), level)
+                        return
             return
-        unknown = _unknown(event.warp, acting, old, all_lanes[chosen], level)
-        if unknown is not None:
-            report(
-                Side(event, unknown[0], writes=writes), Side(old, unknown[1], writes=True), level
-            )
+        for level in levels:
+            unknown = _unknown(event.warp, acting, old, all_lanes[chosen], level)
+            if unknown is not None:
+                report(
+                    Side(event, unknown[0], writes=writes),
+                    Side(old, unknown[1], writes=True),
+                    level,
+                )
+                return
 
     def _check_readers(
         self,
@@ -286,6 +292,12 @@ class Shadow:
                 return
 
 
+def _crosses_ctas(old: AnyEvent, event: Event) -> bool:
+    """Whether what is read comes from beyond the CTA; the answer to a launch control request always does."""
+    answers = isinstance(old, AsyncEvent) and old.what == "CLC answer"
+    return answers or old.warp.cta is not event.warp.cta
+
+
 def _distinct(numbers: Array) -> list[int]:
     """The numbers that occur, without 0."""
     if not numbers.size:
@@ -314,7 +326,7 @@ def _unknown(
         known |= found
     if old.warp is warp:
         known |= clocks.own[level, acting, lanes] >= old.time
-        if level in {SEEN, LOOSE}:
+        if level in {SEEN, LOOSE, SCOPED}:
             known |= acting == lanes
     if known.all():
         return None

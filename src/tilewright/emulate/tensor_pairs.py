@@ -51,9 +51,31 @@ def ask(memory: TensorMemory, kind: str, asking: Asking, ctas: int) -> Asking:
             f"{asking.warp.who}: tcgen05.{kind}.cta_group::2 in a cluster without a peer",
             asking.op,
         )
+    _check_launched(memory, asking)
     memory.queues.setdefault(kind, []).append(asking)
     settle(memory)
     return asking
+
+
+def _check_launched(memory: TensorMemory, asking: Asking) -> None:
+    """Whether the warp knows that the peer runs: "must make sure that peer CTA is launched" (PTX ISA, tcgen05.alloc).
+
+    A warning, since CTAs of a cluster are launched together and shipped code relies on it: CUTLASS' tutorial of the
+    pair MMA (04_mma_tma_2sm_sm100.cu) allocates before its CTAs have met.
+    """
+    if asking.ctas == 1:
+        return
+    machine, clocks = memory.cta.machine, asking.warp.clocks
+    for peer in pair_of(memory.cta):
+        started = ("started", peer.cluster.index, peer.rank)
+        if peer is not memory.cta and not clocks.knows_mark(0, started, 1):
+            machine.report(
+                "TC-19",
+                f"{asking.warp.who}: tcgen05.{asking.kind} of a pair before anything says that {peer.who} has been "
+                "launched",
+                asking.op,
+                severity="warning",
+            )
 
 
 def settle(memory: TensorMemory) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tilewright.emulate import Buffers, CheckFailed, Options, Report, prepare
-from tilewright.emulate.schedule import strategy_for
 from tilewright.emulate.tensor_map import TensorMap
 from tilewright.errors import BadInput
 
@@ -125,7 +124,7 @@ class EmulatedGpu:
                 buffers=self._buffers,
             )
         ready = replace(ready, grid=(ctas, 1, 1), arguments=argument)
-        outcome = ready.run(strategy_for(self.seed, max(cluster, 1)), self.options)
+        outcome = ready.run(ready.strategy(self.seed), self.options)
         self.outcomes.append(outcome)
         report = Report(ready.program.name, [outcome])
         if report.verdict == "fail":

@@ -153,11 +153,8 @@ def signal_bytes(event: AsyncEvent, there: Place, nbytes: int) -> None:
 def complete_at(event: AsyncEvent, segment: Segment, offset: int, nbytes: int) -> None:
     """The same at an offset of a CTA's shared memory; the CTA must not have left."""
     cta = segment.cta
-    machine = event.warp.machine
-    if cta is not None and cta.has_exited:
-        machine.stop(
-            cta.exit_rule(event), f"{event.who()} signals {cta.who}, which has left", event.op
-        )
+    if cta is not None:
+        cta.check_there(cta.exit_rule(event), f"{event.who()} signals", event.op)
     barrier = barrier_at(event.warp, event.op, segment, offset, "MBAR-10", event.who())
     barrier.complete(nbytes, event, event.op, event.who())
     if cta is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from tilewright.emulate.clocks import SEEN
 from tilewright.emulate.instructions import GONE, instruction
 from tilewright.emulate.memory import PREREQUISITE
+from tilewright.emulate.register_file import Change, register_file
 from tilewright.emulate.registers import U32, U64
 from tilewright.emulate.warp import ALL, Frame
 from tilewright.ptx.nodes import Group as Arguments, Name
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tilewright.emulate.instructions import Outcome, Run
     from tilewright.emulate.registers import Where
     from tilewright.emulate.warp import Warp
+    from tilewright.ptx.flow import Op
 
 
 def _nothing(_warp: Warp, _where: Where) -> None:
@@ -62,7 +65,7 @@ def brx(op: Decoder) -> Run:
     return run
 
 
-def leave(warp: Warp, where: Where) -> Outcome:
+def leave(op: Op, warp: Warp, where: Where) -> Outcome:
     """The end of a thread, or of a call."""
     from tilewright.emulate.execute import take_out  # noqa: PLC0415  (it imports the instructions)
 
@@ -78,6 +81,7 @@ def leave(warp: Warp, where: Where) -> Outcome:
         return frame.back_to
     lanes = group.lanes if where is True else where
     gone = np.array_equal(lanes, group.lanes)
+    warp.cta.left_at = op
     take_out(warp.machine, group, np.array(lanes))
     return GONE if gone else None
 
@@ -85,18 +89,16 @@ def leave(warp: Warp, where: Where) -> Outcome:
 @instruction("ret", visible=True)
 def ret(op: Decoder) -> Run:
     """Return from a call, or end the thread."""
-    del op
-    return leave
+    return partial(leave, op.op)
 
 
 @instruction("exit", visible=True)
 def exit_(op: Decoder) -> Run:
     """End the thread."""
-    del op
 
     def run(warp: Warp, where: Where) -> Outcome:
         warp.group.frames = ()
-        return leave(warp, where)
+        return leave(op.op, warp, where)
 
     return run
 
@@ -118,7 +120,18 @@ def pause(op: Decoder) -> Run:
     return _nothing
 
 
-@instruction("setmaxnreg", "discard", "applypriority")
+@instruction("setmaxnreg", visible=True)
+def setmaxnreg(op: Decoder) -> Run:
+    """Give registers back, or take some, which may not be there yet."""
+    change = Change(op.op, op.has("inc"), op.immediate(op.operands[0]))
+
+    def run(warp: Warp, _where: Where) -> Outcome:
+        return register_file(warp.cta).change(warp, change)
+
+    return run
+
+
+@instruction("discard", "applypriority")
 def advice(op: Decoder) -> Run:
     """Nothing that a result depends on."""
     del op

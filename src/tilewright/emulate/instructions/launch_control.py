@@ -108,8 +108,7 @@ def _ask(
     _check_no_decline(warp, lane, op)
     if multicast:
         for cta in warp.cta.cluster.ctas:
-            if cta.has_exited:
-                machine.stop("CLC-13", f"{who} asks for a cluster of which {cta.who} has left", op)
+            cta.check_there("CLC-13", f"{who} asks for a cluster with", op)
             started = ("started", cta.cluster.index, cta.rank)
             if not warp.clocks.knows_mark(lane, started, 1):
                 machine.stop("CLC-10", f"{who} asks for {cta.who}, which may not have started", op)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tilewright.emulate.clocks import SEEN
+from tilewright.emulate.clocks import EMPTY, SEEN, with_scoped
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.loads import space_of
 from tilewright.emulate.mbarrier import COUNT_MAX, Mbarrier
@@ -100,6 +100,11 @@ def barrier_at(warp: Warp, op: Op, segment: Segment, offset: int, rule: str, who
             op,
         )
     return barrier
+
+
+def reaches_cluster(op: Decoder) -> bool:
+    """Whether a signal or wait has a scope beyond the CTA, which is what it has unless something is written."""
+    return bool(op.one_of("cluster", "gpu", "sys"))
 
 
 # --- init and inval -----------------------------------------------------------------------------------
@@ -199,6 +204,7 @@ def mbarrier_arrive(op: Decoder) -> Run:
     extra = op.source(operands[1], U32) if len(operands) > 1 else None
     expects, drops = op.has("expect_tx"), op.op.node.opcode.modifiers[0] == "arrive_drop"
     relaxed, incomplete = op.has("relaxed"), op.has("noComplete")
+    wide = reaches_cluster(op)
     space, place_op = space_of(op), op.op
 
     def run(warp: Warp, where: Where) -> None:
@@ -213,8 +219,13 @@ def mbarrier_arrive(op: Decoder) -> Run:
                 )
             one = one_lane(lane)
             clock = warp.clocks.publish_relaxed(one) if relaxed else warp.clocks.publish(one)
+            near = barrier.segment.cta is warp.cta
+            if not near and not wide:
+                clock = with_scoped(clock, EMPTY)
             before = barrier.pending
-            phase = barrier.arrive(count, place_op, who, clock, drop=drops, bytes_=bytes_)
+            phase = barrier.arrive(
+                count, place_op, who, clock, near=near, drop=drops, bytes_=bytes_
+            )
             if d is not None:
                 warp.rows[U64][d][lane] = phase << 20 | before
 
@@ -282,7 +293,7 @@ def mbarrier_wait(op: Decoder) -> Run:  # noqa: C901  (two small functions, and 
     awaited = op.source(op.operands[2], U32 if by_parity else U64)
     kind = U32 if by_parity else U64
     blocks = op.op.node.opcode.modifiers[0] == "try_wait"
-    relaxed = op.has("relaxed")
+    relaxed, wide = op.has("relaxed"), reaches_cluster(op)
     space, place_op = space_of(op), op.op
 
     def ended(barrier: Mbarrier, value: int, lane: int, warp: Warp) -> bool:
@@ -323,7 +334,7 @@ def mbarrier_wait(op: Decoder) -> Run:  # noqa: C901  (two small functions, and 
         warp.rows[PRED][p][lanes] = found[lanes]
         if found.any():
             machine.waits.found(warp.who, place_op.span.line)
-            _observe(warp, found, seen, lanes, address, relaxed=relaxed)
+            _observe(warp, found, seen, lanes, address, relaxed=relaxed, wide=wide)
         return None
 
     return run
@@ -337,6 +348,7 @@ def _observe(
     address: Address,
     *,
     relaxed: bool,
+    wide: bool,
 ) -> None:
     """Lanes that saw a phase end come to know what was published in it."""
     places = warp.addresses(address, lanes)
@@ -348,10 +360,11 @@ def _observe(
             continue
         barrier.observed = barrier.phase - 1
         where: Where = True if who.all() else who
+        opened = barrier.opened if wide else barrier.opened_near
         if relaxed:
-            warp.clocks.acquire_relaxed(where, barrier.opened)
+            warp.clocks.acquire_relaxed(where, opened)
         else:
-            warp.clocks.acquire(where, barrier.opened)
+            warp.clocks.acquire(where, opened)
 
 
 def _blocked(
