@@ -100,6 +100,11 @@ def _mode(op: Decoder) -> str:
     return op.one_of("rn", "rz", "rm", "rp", default="rn")
 
 
+def saturated(values: Array) -> Array:
+    """`.sat`: within 0 and 1; NaN becomes 0."""
+    return np.where(np.isnan(values), 0, np.clip(values, 0, 1))
+
+
 def _finish(op: Decoder, function: Callable[..., Array], kind: int, count: int) -> Run:
     """Wrap a function of registers of one kind with .ftz and .sat."""
     ftz, sat = op.has("ftz") and kind == F32, op.has("sat")
@@ -109,9 +114,7 @@ def _finish(op: Decoder, function: Callable[..., Array], kind: int, count: int) 
         found = function(*given)
         if ftz:
             found = flushed(found)
-        if sat:
-            found = np.where(np.isnan(found), 0, np.clip(found, 0, 1))
-        return found
+        return saturated(found) if sat else found
 
     return computed(op, whole, *[kind] * count)
 
@@ -147,6 +150,11 @@ def bf16_to_f32(bits: Array) -> Array:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+def half_to_f32(bits: Array) -> Array:
+    """f16 bits as binary32."""
+    return bits.view(np.float16).astype(np.float32)
+
+
 def f32_to_bf16(values: Array) -> Array:
     """binary32 to bf16 bits, to nearest even; NaN becomes 0x7fff."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
@@ -165,12 +173,12 @@ def _of_halves(op: Decoder, function: Callable[..., Array]) -> Run:
     def run(warp: Warp, where: Where) -> None:
         rows = warp.rows[kind]
         given = [rows[s].view(np.uint16) for s in sources]
-        wide = [bf16_to_f32(g) if is_bf16 else g.view(np.float16).astype(np.float32) for g in given]
+        wide = [bf16_to_f32(g) if is_bf16 else half_to_f32(g) for g in given]
         found = function(*wide)
         if relu:
             found = np.where(np.isnan(found), found, np.maximum(found, 0))
         if sat:
-            found = np.where(np.isnan(found), 0, np.clip(found, 0, 1))
+            found = saturated(found)
         halves_ = f32_to_bf16(found) if is_bf16 else found.astype(np.float16).view(np.uint16)
         out = np.ascontiguousarray(halves_)
         np.copyto(rows[d], out.view(np.uint32) if packed else out, where=where)
@@ -195,6 +203,31 @@ def _fma_halves(a: Array, b: Array, c: Array) -> Array:
 _HALF_TYPES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 
 
+# --- mixed precision ---------------------------------------------------------------------------------
+
+
+def _is_mixed(op: Decoder) -> bool:
+    """Whether 16-bit operands meet one of binary32: .f32.f16, .f32.bf16."""
+    return op.modifiers[-2:] in {("f32", "f16"), ("f32", "bf16")}
+
+
+def _mixed(op: Decoder, function: Callable[..., Array]) -> Run:
+    """Every operand but the last has 16 bits and is converted, which is exact; then `function(…, mode)`."""
+    widen = bf16_to_f32 if op.type == "bf16" else half_to_f32
+    mode, sat, narrow = _mode(op), op.has("sat"), len(op.operands) - 2
+
+    def whole(*values: Array) -> Array:
+        found = function(*map(widen, values[:narrow]), values[narrow], mode)
+        return saturated(found) if sat else found
+
+    return computed(op, whole, *[U16] * narrow, F32, result=F32)
+
+
+def add32(a: Array, b: Array, mode: str = "rn") -> Array:
+    """A + b in binary32, rounded once."""
+    return round_to(exact_sum(a, b), np.float32, mode)
+
+
 # --- opcodes ------------------------------------------------------------------------------------------
 
 
@@ -216,6 +249,8 @@ def add(op: Decoder) -> Run:
     """Sum."""
     if op.type in INTEGERS:
         return add_or_sub(op, np.add)
+    if _is_mixed(op):
+        return _mixed(op, add32)
     if op.type in _HALF_TYPES:
         return _of_halves(op, np.add)
     if op.type == "f32x2":
@@ -228,6 +263,8 @@ def sub(op: Decoder) -> Run:
     """Difference."""
     if op.type in INTEGERS:
         return add_or_sub(op, np.subtract)
+    if _is_mixed(op):
+        return _mixed(op, lambda a, c, mode: add32(a, -c, mode))
     if op.type in _HALF_TYPES:
         return _of_halves(op, np.subtract)
     if op.type == "f32x2":
@@ -252,6 +289,8 @@ def fma(op: Decoder) -> Run:
     """Product and sum, rounded once; mad of integers."""
     if op.type in INTEGERS:
         return multiply_add(op)
+    if _is_mixed(op):
+        return _mixed(op, fma32)
     if op.type in _HALF_TYPES:
         return _of_halves(op, _fma_halves)
     if op.type == "f32x2":
