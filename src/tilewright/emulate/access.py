@@ -97,13 +97,26 @@ class Accesses:
     def places(
         self, warp: Warp, op: Op, space: str, addresses: Array, nbytes: int, lanes: Array
     ) -> Iterator[Place]:
-        """Where the bytes lie, checked for bounds, alignment and the life of the CTA that owns them."""
+        """Where bytes lie that lanes touch now, checked as by `targets`."""
+        for place in self.targets(warp, op, space, addresses, nbytes, lanes):
+            self.visit(warp, op, place)
+            yield place
+
+    def visit(self, warp: Warp, op: Op, place: Place) -> None:
+        """Lanes touch a place now: the CTA that owns it may leave only after that."""
+        owner = place.segment.cta
+        if owner is not None and owner is not warp.cta:
+            owner.visited_by(warp, op, place.lanes)
+
+    def targets(
+        self, warp: Warp, op: Op, space: str, addresses: Array, nbytes: int, lanes: Array
+    ) -> Iterator[Place]:
+        """Where bytes lie that an operation will touch, checked for bounds, alignment and the life of the CTA that owns them."""
         try:
             for place in warp.cta.spaces.places(space, addresses, nbytes, lanes, warp):
                 owner = place.segment.cta
                 if owner is not None and owner is not warp.cta:
                     self.check_alive(owner, warp, int(place.lanes[0]), op)
-                    owner.visited_by(warp, op, place.lanes)
                 yield place
         except NoSuchAddress as wrong:
             self.machine.stop(wrong.rule, f"{wrong} ({warp.thread_name(wrong.lane)})", op)

@@ -125,7 +125,7 @@ class _Box:
         self.size = self.map.element_bytes
         lanes, ends = np.array([lane]), (address, address + self.moved.size_bytes - 1)
         places = [
-            next(iter(self.machine.accesses.places(warp, op, space, np.array([end]), 1, lanes)))
+            next(iter(self.machine.accesses.targets(warp, op, space, np.array([end]), 1, lanes)))
             for end in ends
         ]
         repeat = self.map.mode.repeat_bytes
@@ -152,7 +152,7 @@ class _Box:
         segments = []
         for end in (first, last):
             at = np.array([end], np.int64)
-            place = next(iter(accesses.places(self.warp, self.op, "global", at, 1, lanes)))
+            place = next(iter(accesses.targets(self.warp, self.op, "global", at, 1, lanes)))
             segments.append(place.segment)
         if segments[0] is not segments[1]:
             self.machine.stop(
