@@ -226,7 +226,7 @@ class Accesses:
         self, event: AsyncEvent, segment: Segment, at: Array | slice, data: Array
     ) -> None:
         """Bytes that a copy or matrix instruction writes."""
-        self.note_write(event, segment, at)
+        self.note_write(event, segment, at, silent=np.array_equal(segment.data[at], data))
         segment.data[at] = data
 
     def note_read(self, event: AsyncEvent, segment: Segment, at: Array | slice) -> None:
@@ -234,8 +234,15 @@ class Accesses:
         if self.find_races and segment.watched:
             segment.shadow.async_reads(event, at, self._reporter(segment))
 
-    def note_write(self, event: AsyncEvent, segment: Segment, at: Array | slice) -> None:
-        """Enter a write by a copy or matrix instruction; the CTA must be there, and no mbarrier in the way."""
+    def note_write(
+        self, event: AsyncEvent, segment: Segment, at: Array | slice, *, silent: bool = False
+    ) -> None:
+        """Enter a write by a copy or matrix instruction; the CTA must be there, and no mbarrier in the way.
+
+        Args:
+            silent: it writes what is there already.
+        """
+        event.silent = silent
         self._note(segment, at, writes=True)
         owner = segment.cta
         if owner is not None and owner.has_exited:

@@ -54,6 +54,7 @@ class AsyncEvent:
         name: of what has no issuer in this launch.
         follows: events that come before it by the rules of its own pipeline.
         level: at which it must know that other asynchronous accesses are over: TENSOR for tcgen05 instructions.
+        silent: the write that it makes now is of what was there already.
     """
 
     op: Op
@@ -68,6 +69,7 @@ class AsyncEvent:
     is_remote: bool = False
     name: str = ""
     level: int = SEEN
+    silent: bool = False
 
     def known_to(self, clock: Clock) -> bool:
         """Whether a clock says that it is over."""

@@ -181,9 +181,10 @@ class _Box:
 
     def write_shared(self, event: AsyncEvent, cta: Cta, elements: Array) -> None:
         """The elements into one CTA's shared memory."""
-        at = self._shared_bytes()
-        self.machine.accesses.note_write(event, cta.shared, at)
-        cta.shared.view(self.size)[self.in_shared // self.size] = elements
+        view, places = cta.shared.view(self.size), self.in_shared // self.size
+        silent = np.array_equal(view[places], elements)
+        self.machine.accesses.note_write(event, cta.shared, self._shared_bytes(), silent=silent)
+        view[places] = elements
 
     def load(self, space: str, barrier: int, ranks: int | None, *, pairs: bool) -> None:
         """Begin a load: one operation for each target."""
@@ -275,10 +276,17 @@ class _Box:
         def write() -> None:
             inside = self.moved.inside
             if inside.any():
-                self.machine.accesses.note_write(writing, self.tensor, self._global_bytes())
                 at = (self.moved.in_global[inside] + self.start) // self.size
                 view, new = self.tensor.view(self.size), elements[0][inside]
-                view[at] = function(view[at], new) if function is not None else new
+                if function is not None:
+                    new = function(view[at], new)
+                self.machine.accesses.note_write(
+                    writing,
+                    self.tensor,
+                    self._global_bytes(),
+                    silent=np.array_equal(view[at], new),
+                )
+                view[at] = new
             copy.is_done()
 
         reader = Operation(self.machine, reading, [read], [self.warp.cta])
