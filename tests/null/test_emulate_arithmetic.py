@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ptx_lines import compute, dtype_of
+from tilewright.emulate.numbers import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -275,6 +276,33 @@ def test_halves_are_computed_and_rounded_once() -> None:
         for x, y in zip(a, b, strict=True)
     ]
     assert found.tolist() == [float(np.float16(float(e))) for e in exact]
+
+
+@pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
+@pytest.mark.parametrize("half", ["f16", "bf16"])
+def test_mixed_precision_converts_the_halves_and_rounds_once(half: str, mode: str) -> None:
+    # PTX ISA, "Mixed Precision Floating Point Instructions": d = cvt(a) + c, cvt(a) - c, cvt(a) * cvt(b) + c.
+    given, c = (encode(floats(seed) / 64, half) for seed in (1, 2)), floats(3)
+    a, b = given
+    exact = [
+        [Fraction(float(v)) for v in row]
+        for row in zip(decode(a, half), decode(b, half), c, strict=True)
+    ]
+    cases: list[tuple[str, tuple[Any, ...], Callable[[Fraction, Fraction, Fraction], Fraction]]] = [
+        (f"add.{mode}.f32.{half} x, a, b;", (a, c), lambda x, _y, z: x + z),
+        (f"sub.{mode}.f32.{half} x, a, b;", (a, c), lambda x, _y, z: x - z),
+        (f"fma.{mode}.f32.{half} x, a, b, c;", (a, b, c), lambda x, y, z: x * y + z),
+    ]
+    for line, sources, value in cases:
+        found = compute(line, ("f32", *["b16"] * (len(sources) - 1), "f32"), *sources)
+        assert found.tolist() == [rounded(value(*row), mode) for row in exact], line
+
+
+def test_mixed_precision_saturates() -> None:
+    a = encode(np.array([0.5, 3, -2, np.nan] * 8, np.float32), "bf16")
+    c = np.full(32, 0.25, np.float32)
+    found = compute("add.sat.f32.bf16 x, a, b;", ("f32", "b16", "f32"), a, c)
+    assert found[:4].tolist() == [0.75, 1, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,35 @@ def test_boxes_stored_and_reduced(operation: str, name: str, dtype: Any) -> None
     )  # what lies past the tensor is not written
 
 
+TWICE = """
+    mul.lo.u32 %r3, %r0, 8; add.u32 %r3, %r3, %r1;
+    st.shared.v2.b32 [%r3], {VALUE, VALUE};
+    fence.proxy.async.shared::cta; bar.sync 0;
+    setp.gt.u32 %p0, %r0, 1; @%p0 bra DONE;
+    mov.b64 %d0, map; cvta.param.u64 %d0, %d0; mul.lo.u32 %r4, %r0, 128; add.u32 %r4, %r4, %r1;
+    cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%d0, {0, 0}], [%r4];
+    cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+DONE:
+"""
+
+
+@pytest.mark.parametrize(("value", "severity"), [("7", "warning"), ("%r0", "error")])
+def test_two_stores_of_one_box_race_and_matter_if_they_differ(value: str, severity: str) -> None:
+    """Two lanes store a tile each to one place; CuTe DSL's epilogues have a whole warp store the same tile."""
+    target, buffers = np.zeros((2, 16), np.uint32), Buffers()
+    tensor_map = TensorMap.of(target, buffers.address_of(target), (2, 16), dtype="u32")
+    text = kernel(TWICE.replace("VALUE", value), parameters=MAP, target="sm_90a")
+    report = launch(
+        text,
+        grid=1,
+        args=[tensor_map.encode(), np.zeros(1)],
+        smem_bytes=256,
+        buffers=buffers,
+        check=False,
+    )
+    assert {(f.rule, f.severity) for f in report.findings} == {("TMA-15", severity)}
+
+
 # --- tensor memory ----------------------------------------------------------------------------------------------------
 
 ALLOCATE = """

@@ -120,7 +120,10 @@ def kept(
         smem_bytes=config.launch_smem_bytes,
         buffers=buffers,
     )
-    outcome = ready.run(strategy_for(seed, size), Run(resident=resident, decline_at=frozenset({3})))
+    outcome = ready.run(
+        strategy_for(seed, size, config.threads // 32),
+        Run(resident=resident, decline_at=frozenset({3})),
+    )
     assert outcome.verdict == "pass", outcome.findings
     return outcome, times
 

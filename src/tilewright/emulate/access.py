@@ -97,13 +97,26 @@ class Accesses:
     def places(
         self, warp: Warp, op: Op, space: str, addresses: Array, nbytes: int, lanes: Array
     ) -> Iterator[Place]:
-        """Where the bytes lie, checked for bounds, alignment and the life of the CTA that owns them."""
+        """Where bytes lie that lanes touch now, checked as by `targets`."""
+        for place in self.targets(warp, op, space, addresses, nbytes, lanes):
+            self.visit(warp, op, place)
+            yield place
+
+    def visit(self, warp: Warp, op: Op, place: Place) -> None:
+        """Lanes touch a place now: the CTA that owns it may leave only after that."""
+        owner = place.segment.cta
+        if owner is not None and owner is not warp.cta:
+            owner.visited_by(warp, op, place.lanes)
+
+    def targets(
+        self, warp: Warp, op: Op, space: str, addresses: Array, nbytes: int, lanes: Array
+    ) -> Iterator[Place]:
+        """Where bytes lie that an operation will touch, checked for bounds, alignment and the life of the CTA that owns them."""
         try:
             for place in warp.cta.spaces.places(space, addresses, nbytes, lanes, warp):
                 owner = place.segment.cta
                 if owner is not None and owner is not warp.cta:
                     self.check_alive(owner, warp, int(place.lanes[0]), op)
-                    owner.visited_by(warp, op, place.lanes)
                 yield place
         except NoSuchAddress as wrong:
             self.machine.stop(wrong.rule, f"{wrong} ({warp.thread_name(wrong.lane)})", op)
@@ -214,7 +227,7 @@ class Accesses:
         self, event: AsyncEvent, segment: Segment, at: Array | slice, data: Array
     ) -> None:
         """Bytes that a copy or matrix instruction writes."""
-        self.note_write(event, segment, at)
+        self.note_write(event, segment, at, silent=np.array_equal(segment.data[at], data))
         segment.data[at] = data
 
     def note_read(self, event: AsyncEvent, segment: Segment, at: Array | slice) -> None:
@@ -222,8 +235,15 @@ class Accesses:
         if self.find_races and segment.watched:
             segment.shadow.async_reads(event, at, self._reporter(segment))
 
-    def note_write(self, event: AsyncEvent, segment: Segment, at: Array | slice) -> None:
-        """Enter a write by a copy or matrix instruction; the CTA must be there, and no mbarrier in the way."""
+    def note_write(
+        self, event: AsyncEvent, segment: Segment, at: Array | slice, *, silent: bool = False
+    ) -> None:
+        """Enter a write by a copy or matrix instruction; the CTA must be there, and no mbarrier in the way.
+
+        Args:
+            silent: it writes what is there already.
+        """
+        event.silent = silent
         self._note(segment, at, writes=True)
         owner = segment.cta
         if owner is not None:

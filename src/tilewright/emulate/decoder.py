@@ -136,7 +136,7 @@ class Decoder:
         if isinstance(operand, Sink):
             return self.program.scratch(WIDTHS[kind])
         if isinstance(operand, Name):
-            return self._register(operand.name, WIDTHS[kind])
+            return self._register(operand, WIDTHS[kind])
         raise self.unknown(f"a destination like this in `{self.op.name}`")
 
     def own_kind(self, operand: Operand, type_: str) -> int:
@@ -184,7 +184,7 @@ class Decoder:
         if isinstance(base, Name) and self.is_register(base.name):
             declared = KIND_OF_TYPE[self.flow.type_of(base.name).removeprefix(".")]
             kind = U64 if WIDTHS[declared] == 64 else U32
-            return Address(self._register(base.name, WIDTHS[kind]), kind, offset)
+            return Address(self._register(base, WIDTHS[kind]), kind, offset)
         symbol, value = self.constant_expression(base)
         if symbol:
             return Address(self.program.address(symbol, value, 64), U64, offset)
@@ -237,7 +237,7 @@ class Decoder:
 
     def _name(self, operand: Name, width: int) -> int:
         if self.is_register(operand.name):
-            return self._register(operand.name, width)
+            return self._register(operand, width)
         if operand.name == "WARP_SZ":
             return self.program.constant(width, WARP_SIZE)
         if operand.name.startswith("%"):
@@ -247,8 +247,10 @@ class Decoder:
             return self.program.special(text, width)
         return self.program.address(self.symbol(operand.name), 0, width)
 
-    def _register(self, name: str, width: int) -> int:
-        return self.program.register(self.function, self.flow, name, width, self.op)
+    def _register(self, operand: Name, width: int) -> int:
+        if operand.component:  # those of vectors have names of their own
+            raise self.unknown(f"component `.{operand.component}` of `{operand.name}`")
+        return self.program.register(self.function, self.flow, operand.name, width, self.op)
 
     def type_bytes(self, type_: str) -> int:
         """Bytes of one element of a type in memory."""

@@ -54,6 +54,7 @@ class AsyncEvent:
         name: of what has no issuer in this launch.
         follows: events that come before it by the rules of its own pipeline.
         level: at which it must know that other asynchronous accesses are over: TENSOR for tcgen05 instructions.
+        silent: the write that it makes now is of what was there already.
     """
 
     op: Op
@@ -68,10 +69,15 @@ class AsyncEvent:
     is_remote: bool = False
     name: str = ""
     level: int = SEEN
+    silent: bool = False
 
     def known_to(self, clock: Clock) -> bool:
         """Whether a clock says that it is over."""
-        return any(clock.marks.get(mark_number(key), -1) >= time for key, time in self.marks)
+        known = clock.marks
+        for key, time in self.marks:  # noqa: SIM110  (asked all the time: a generator costs twice as much)
+            if known.get(mark_number(key), -1) >= time:
+                return True
+        return False
 
     def known_at(self, clocks: Published, level: int = SEEN) -> bool:
         """The same at one level of a published clock."""

@@ -54,6 +54,7 @@ class Options:
         decline_at: requests, counted over the launch, that cluster launch control declines though clusters are
             pending.
         races: whether accesses are held against one another.
+        elects_first: elect.sync chooses the first of its lanes; else the seed says which, for PTX does not.
         steps_max: picks after which a run is called endless.
         quiet_steps: picks in which nothing changes after which lanes parked at a branch's end are let go, and
             after as many again the run is called endless.
@@ -64,6 +65,7 @@ class Options:
     resident: int | None = None
     decline_at: frozenset[int] = frozenset()
     races: bool = True
+    elects_first: bool = False
     steps_max: int = 500_000
     quiet_steps: int = 5000
     private_steps: int = 1_000_000
@@ -192,8 +194,8 @@ class Machine:
 
     def elected(self, lanes: Array) -> int:
         """Which of the lanes elect.sync chooses: the first, or in seeded runs any, but always the same one."""
-        count = int(np.count_nonzero(lanes))
-        return self.strategy.seed * 7 % count if self.strategy.seed else 0
+        seed = 0 if self.options.elects_first else self.strategy.seed
+        return seed * 7 % int(np.count_nonzero(lanes))
 
     def first_cta(self, cluster: int) -> Triple:
         """%ctaid of a cluster's first CTA."""

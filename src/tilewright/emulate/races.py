@@ -57,11 +57,10 @@ def race_rule(segment: Segment, new: Side, old: Side, level: int) -> tuple[str, 
     if level in {HALF, ASYNC}:
         reads_shared = isinstance(event, AsyncEvent) and event.what.endswith("store")
         return ("TMA-15" if reads_shared else "CLU-11"), "error" if level == HALF else "warning"
+    severity = "warning" if event.silent and new[2] and old[2] else "error"
     rule = _copy_rule(event, before, overwrites=not old[2])
     if rule:
-        return rule, "error"
-    same_value = isinstance(event, Event) and event.silent and new[2] and old[2]
-    severity = "warning" if same_value else "error"
+        return rule, severity
     if segment.cta is not None and event.warp.cta is not before.warp.cta:
         return "CLU-03", severity
     return "RACE", severity

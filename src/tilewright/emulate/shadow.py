@@ -115,12 +115,11 @@ class Shadow:
         chosen = all_numbers == number
         acting = lanes[chosen]
         if isinstance(old, AsyncEvent):
-            for lane in set(acting.tolist()):
-                clocks = event.warp.clocks.outer[lane]
-                for level in levels:
-                    if not old.known_at(clocks, level):
-                        report(Side(event, lane, writes=writes), Side(old, 0, writes=True), level)
-                        return
+            for level in levels:
+                lane = _unaware(event.warp, acting, old, level)
+                if lane is not None:
+                    report(Side(event, lane, writes=writes), Side(old, 0, writes=True), level)
+                    return
             return
         for level in levels:
             unknown = _unknown(event.warp, acting, old, all_lanes[chosen], level)
@@ -154,10 +153,9 @@ class Shadow:
         if old is None or (old.strong and event.strong):
             return
         if isinstance(old, AsyncEvent):
-            for lane in set(lanes.tolist()):
-                if not old.known_at(event.warp.clocks.outer[lane], LOOSE):
-                    report(Side(event, lane, writes=True), Side(old, 0, writes=False), LOOSE)
-                    return
+            lane = _unaware(event.warp, lanes, old, LOOSE)
+            if lane is not None:
+                report(Side(event, lane, writes=True), Side(old, 0, writes=False), LOOSE)
             return
         acting = np.unique(lanes)
         readers = np.flatnonzero(_BITS & np.uint32(mask))
@@ -174,9 +172,7 @@ class Shadow:
         where = np.flatnonzero(chosen)
         places = at.start + where if isinstance(at, slice) else at[where]
         masks, sets, news = self.reader_lanes[places], self.readers[places], bits[chosen]
-        for mask, kept, lanes in set(
-            zip(masks.tolist(), sets.tolist(), news.tolist(), strict=True)
-        ):
+        for mask, kept, lanes in _combinations(masks, sets, news):
             entries = tuple(
                 sorted(
                     entry
@@ -298,6 +294,13 @@ def _crosses_ctas(old: AnyEvent, event: Event) -> bool:
     return answers or old.warp.cta is not event.warp.cta
 
 
+def _combinations(*columns: Array) -> set[tuple[int, ...]]:
+    """The rows that occur in columns of one length; mostly there is one."""
+    if all((column == column[0]).all() for column in columns):
+        return {tuple(int(column[0]) for column in columns)}
+    return set(zip(*(column.tolist() for column in columns), strict=True))
+
+
 def _distinct(numbers: Array) -> list[int]:
     """The numbers that occur, without 0."""
     if not numbers.size:
@@ -308,6 +311,20 @@ def _distinct(numbers: Array) -> list[int]:
     return [n for n in np.unique(numbers).tolist() if n]
 
 
+def _unaware(warp: Warp, lanes: Array, old: AsyncEvent, level: int) -> int | None:
+    """The first lane that does not know that a copy is over; lanes share what they know."""
+    outer = warp.clocks.outer
+    asked: set[int] = set()
+    acting: set[int] = set(lanes.tolist())
+    for lane in acting:
+        clock = outer[lane][level]
+        if id(clock) not in asked:
+            asked.add(id(clock))
+            if not old.known_to(clock):
+                return lane
+    return None
+
+
 def _unknown(
     warp: Warp, acting: Array, old: Event, lanes: Array, level: int
 ) -> tuple[int, int] | None:
@@ -316,13 +333,14 @@ def _unknown(
     known = np.zeros(acting.shape, np.bool_)
     outer = clocks.outer
     views = {id(outer[lane]): outer[lane] for lane in set(acting.tolist())}
+    view_of_lane = np.array([id(view) for view in outer]) if len(views) > 1 else None
     for key, view in views.items():
         times = view[level].columns.get(old.cluster)
         if times is None:
             continue
         found = times[old.base + lanes.astype(np.int64)] >= old.time
-        if len(views) > 1:
-            found &= np.array([id(outer[lane]) == key for lane in acting.tolist()])
+        if view_of_lane is not None:
+            found &= view_of_lane[acting] == key
         known |= found
     if old.warp is warp:
         known |= clocks.own[level, acting, lanes] >= old.time

@@ -1,8 +1,8 @@
 """Control flow of one function: its instructions in a line, where each may go next, and what dominates what.
 
-Nested scopes are flattened: a register or label that a `{ }` block declares gets a name of its own
-(`p@3`), so that a name means one thing in the whole function. The graph is between single instructions,
-with a node on each side of a conditional branch, so that "only when the predicate holds" is a dominance.
+Nested scopes are flattened and vector registers are their components (`scopes`), so that a name means one
+thing in the whole function. The graph is between single instructions, with a node on each side of a
+conditional branch, so that "only when the predicate holds" is a dominance.
 
     for op in flow.ops: op.node, op.facts, op.role("mbar"), op.guard
     flow.path(start, goals, avoid)   is there a way that avoids these?
@@ -11,26 +11,22 @@ with a node on each side of a conditional branch, so that "only when the predica
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.ptx.nodes import (
-    Binary,
     Block,
     Directive,
-    Group,
     Instruction,
     Integer,
     Label,
-    Memory,
     Name,
-    Pair,
     Unary,
     Variable,
-    Vector,
 )
 from tilewright.ptx.opcodes import OpcodeFacts, find_facts, operands_by_role
+from tilewright.ptx.scopes import Scope, resolve, resolve_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -104,13 +100,6 @@ class Op:
         return self.roles.get(name)
 
 
-@dataclass
-class _Scope:
-    number: int
-    names: dict[str, str] = field(default_factory=dict)
-    counted: dict[str, str] = field(default_factory=dict)  # prefix of `%r<10>` -> suffix
-
-
 class Flow:
     """The control flow of one function with a body."""
 
@@ -145,10 +134,10 @@ class Flow:
     def _lower(
         self,
         block: Block,
-        outer: list[_Scope],
+        outer: list[Scope],
         out: list[tuple[Instruction, tuple[Operand, ...], str, bool]],
     ) -> None:
-        scope = _Scope(self._scopes)
+        scope = Scope(self._scopes)
         self._scopes += 1
         scopes = [*outer, scope]
         self._declare(block.statements, scope)
@@ -161,36 +150,33 @@ class Flow:
                 self.labels[label] = len(out)
             elif isinstance(statement, Directive) and statement.name == ".branchtargets":
                 names = (each.name for each in statement.arguments if isinstance(each, Name))
-                self.tables[label] = tuple(_resolved(name, scopes) for name in names)
+                self.tables[label] = tuple(resolve_name(name, scopes) for name in names)
             elif isinstance(statement, Instruction):
-                operands = tuple(_renamed(operand, scopes) for operand in statement.operands)
+                operands = tuple(resolve(operand, scopes) for operand in statement.operands)
                 guard, holds = "", True
                 if statement.guard is not None:
-                    predicate = _renamed(statement.guard.predicate, scopes)
+                    predicate = resolve(statement.guard.predicate, scopes)
                     guard = predicate.name if isinstance(predicate, Name) else ""
                     holds = not statement.guard.negated
                 out.append((statement, operands, guard, holds))
 
-    def _declare(self, statements: Iterable[Statement], scope: _Scope) -> None:
-        suffix = f"@{scope.number}" if scope.number else ""
+    def _declare(self, statements: Iterable[Statement], scope: Scope) -> None:
         for statement in statements:
             if isinstance(statement, Label):
-                scope.names[statement.name] = statement.name + suffix
+                scope.names[statement.name] = statement.name + scope.suffix
             elif isinstance(statement, Variable):
+                scope.declare(statement)
                 for declared in statement.declarators:
-                    self._types[declared.name + suffix] = statement.type
-                    if declared.count is not None:
-                        scope.counted[declared.name] = suffix
-                    else:
-                        scope.names[declared.name] = declared.name + suffix
-                        self.variables[declared.name + suffix] = statement
+                    self._types[declared.name + scope.suffix] = statement.type
+                    if declared.count is None:
+                        self.variables[declared.name + scope.suffix] = statement
 
     def type_of(self, name: str) -> str:
         """The type that a register or variable of the body was declared with; "" for other names."""
-        if name in self._types:
-            return self._types[name]
         base, mark, scope = name.partition("@")
-        return self._types.get(base.rstrip("0123456789") + mark + scope, "")
+        base = base.partition(".")[0]  # of a component, its vector's
+        found = self._types.get(base + mark + scope)
+        return found or self._types.get(base.rstrip("0123456789") + mark + scope, "")
 
     # --- graph ------------------------------------------------------------------------------------
 
@@ -409,38 +395,6 @@ class Flow:
             around = [loop for loop in self._loops if index in loop[1]]
             self._around[index] = sorted(around, key=lambda loop: len(loop[1]))
         return self._around[index]
-
-
-def _renamed(operand: Operand, scopes: list[_Scope]) -> Operand:  # noqa: PLR0911  (a case a node)
-    """The operand with every name resolved from the innermost scope out."""
-    match operand:
-        case Name():
-            return Name(_resolved(operand.name, scopes), operand.component)
-        case Vector():
-            return Vector(tuple(_renamed(element, scopes) for element in operand.elements))
-        case Group():
-            return Group(tuple(_renamed(element, scopes) for element in operand.elements))
-        case Pair():
-            return Pair(_renamed(operand.first, scopes), _renamed(operand.second, scopes))
-        case Memory():
-            return Memory(tuple(_renamed(part, scopes) for part in operand.parts))
-        case Unary():
-            return Unary(operand.operator, _renamed(operand.operand, scopes))
-        case Binary():
-            left, right = _renamed(operand.left, scopes), _renamed(operand.right, scopes)
-            return Binary(operand.operator, left, right)
-        case _:
-            return operand
-
-
-def _resolved(name: str, scopes: list[_Scope]) -> str:
-    prefix = name.rstrip("0123456789")
-    for scope in reversed(scopes):
-        if name in scope.names:
-            return scope.names[name]
-        if prefix != name and prefix in scope.counted:
-            return name + scope.counted[prefix]
-    return name
 
 
 def immediate_dominators(graph: dict[int, tuple[int, ...]], count: int) -> dict[int, int]:

@@ -28,27 +28,21 @@ if TYPE_CHECKING:
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 
 
+RANK_MAX = 255
+"""What an address holds; a rank past it is none of any cluster either."""
+
+
 @instruction("mapa")
 def mapa(op: Decoder) -> Run:
-    """The same offset in the CTA of a rank."""
+    """The same offset in the CTA of a rank; of a rank that the cluster lacks an address that nothing may use (CLU-06)."""
     k = U64 if op.type == "u64" else U32
     d, a = op.destination(op.operands[0], k), op.source(op.operands[1], k)
     rank = op.source(op.operands[2], U32)
     generic = not op.spaces
-    place = op.op
 
     def run(warp: Warp, where: Where) -> None:
-        size = len(warp.cta.cluster.ctas)
         lanes = warp.lanes(where)
-        ranks = warp.rows[U32][rank][lanes].astype(np.int64)
-        if (ranks >= size).any():
-            worst = int(np.argmax(ranks >= size))
-            warp.machine.stop(
-                "CLU-06",
-                f"{warp.thread_name(int(lanes[worst]))}: mapa to rank {int(ranks[worst])} of a "
-                f"cluster of {size}",
-                place,
-            )
+        ranks = np.minimum(warp.rows[U32][rank][lanes], RANK_MAX).astype(np.int64)
         found = warp.rows[k][a][lanes].astype(np.int64) & OFFSET_MASK | ranks << RANK_SHIFT
         warp.rows[k][d][lanes] = found + SHARED_WINDOW if generic else found
 
@@ -115,7 +109,7 @@ def _send(
     """One lane's store or reduction as an operation of its own."""
     machine, nbytes = warp.machine, value.nbytes
     lanes, addresses = np.array([lane]), np.array([to], np.int64)
-    place = next(iter(machine.accesses.places(warp, op, space, addresses, nbytes, lanes)))
+    place = next(iter(machine.accesses.targets(warp, op, space, addresses, nbytes, lanes)))
     there = place_of_barrier(warp, op, space, signal, lane)
     who = warp.thread_name(lane)
     if there.segment is not place.segment:

@@ -103,12 +103,14 @@ def cp_async(op: Decoder) -> Run:
             count = min(nbytes, int(warp.rows[U32][size][lane])) if size is not None else nbytes
             one = np.array([lane])
             there = next(
-                iter(accesses.places(warp, place_op, "shared", np.array([target]), nbytes, one))
+                iter(accesses.targets(warp, place_op, "shared", np.array([target]), nbytes, one))
             )
             here = None
             if count:
                 here = next(
-                    iter(accesses.places(warp, place_op, "global", np.array([source]), nbytes, one))
+                    iter(
+                        accesses.targets(warp, place_op, "global", np.array([source]), nbytes, one)
+                    )
                 )
             copies.append(_copy_one(warp, lane, place_op, here, there, nbytes, count))
 
@@ -295,10 +297,10 @@ class _Bulk:
     def _place(self, space: str, address: int) -> Place:
         lanes, addresses = np.array([self.lane]), np.array([address], np.int64)
         accesses = self.machine.accesses
-        first = next(iter(accesses.places(self.warp, self.op, space, addresses, 16, lanes)))
+        first = next(iter(accesses.targets(self.warp, self.op, space, addresses, 16, lanes)))
         if self.nbytes > 16:
             last = addresses + (self.nbytes - 16)
-            list(accesses.places(self.warp, self.op, space, last, 16, lanes))
+            list(accesses.targets(self.warp, self.op, space, last, 16, lanes))
         return first
 
     def _read(self, event: AsyncEvent) -> Array:

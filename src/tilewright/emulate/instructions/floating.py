@@ -7,6 +7,7 @@ NaNs are those of an H200 (tests/data/h200/micro.json): one of binary32 and of h
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,8 +91,8 @@ def round_to(values: Array, dtype: Any, mode: str) -> Array:
 
 
 def sum32(a: Array, b: Array, mode: str = "rn") -> Array:
-    """The sum of two binary64 numbers in binary32, rounded once."""
-    total = to_odd(*two_sum(a, b))
+    """The sum of binary32 or binary64 numbers in binary32, rounded once."""
+    total = to_odd(*two_sum(a.astype(np.float64), b.astype(np.float64)))
     if mode == "rm":  # what cancels is -0
         total = np.where((total == 0) & (np.signbit(a) != np.signbit(b)), -0.0, total)
     return round_to(total, np.float32, mode)
@@ -242,6 +243,26 @@ def _fma_halves(a: Array, b: Array, c: Array) -> Array:
 _HALF_TYPES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 
 
+# --- mixed precision ---------------------------------------------------------------------------------
+
+
+def _is_mixed(op: Decoder) -> bool:
+    """Whether 16-bit operands meet one of binary32: .f32.f16, .f32.bf16."""
+    return op.modifiers[-2:] in {("f32", "f16"), ("f32", "bf16")}
+
+
+def _mixed(op: Decoder, function: Callable[..., Array]) -> Run:
+    """Every operand but the last has 16 bits and is converted, which is exact; then `function(…, mode)`."""
+    widen = partial(halves_to_f32, is_bf16=op.type == "bf16")
+    mode, sat, narrow = _mode(op), op.has("sat"), len(op.operands) - 2
+
+    def whole(*values: Array) -> Array:
+        found = function(*map(widen, values[:narrow]), values[narrow], mode)
+        return canonical(saturated(found) if sat else found)
+
+    return computed(op, whole, *[U16] * narrow, F32, result=F32)
+
+
 # --- opcodes ------------------------------------------------------------------------------------------
 
 
@@ -263,6 +284,8 @@ def add(op: Decoder) -> Run:
     """Sum."""
     if op.type in INTEGERS:
         return add_or_sub(op, np.add)
+    if _is_mixed(op):
+        return _mixed(op, sum32)
     if op.type in _HALF_TYPES:
         return _of_halves(op, np.add)
     if op.type == "f32x2":
@@ -275,6 +298,8 @@ def sub(op: Decoder) -> Run:
     """Difference."""
     if op.type in INTEGERS:
         return add_or_sub(op, np.subtract)
+    if _is_mixed(op):
+        return _mixed(op, lambda a, c, mode: sum32(a, -c, mode))
     if op.type in _HALF_TYPES:
         return _of_halves(op, np.subtract)
     if op.type == "f32x2":
@@ -299,6 +324,8 @@ def fma(op: Decoder) -> Run:
     """Product and sum, rounded once; mad of integers."""
     if op.type in INTEGERS:
         return multiply_add(op)
+    if _is_mixed(op):
+        return _mixed(op, fma32)
     if op.type in _HALF_TYPES:
         return _of_halves(op, _fma_halves)
     if op.type == "f32x2":

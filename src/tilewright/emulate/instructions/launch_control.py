@@ -97,7 +97,7 @@ def _ask(
         machine.stop("CLC-01", f"{who}: the answer at {to:#x} is not 16-byte aligned", op)
     lanes = np.array([lane])
     place = next(
-        iter(machine.accesses.places(warp, op, space, np.array([to], np.int64), 16, lanes))
+        iter(machine.accesses.targets(warp, op, space, np.array([to], np.int64), 16, lanes))
     )
     there = place_of_barrier(warp, op, space, signal, lane)
     for what, found in (("answer", place), ("mbarrier", there)):

@@ -36,7 +36,7 @@ def place_of_barrier(warp: Warp, op: Op, space: str, address: int, lane: int) ->
             op,
         )
     lanes, addresses = np.array([lane]), np.array([address], np.int64)
-    place = next(iter(warp.machine.accesses.places(warp, op, space, addresses, 8, lanes)))
+    place = next(iter(warp.machine.accesses.targets(warp, op, space, addresses, 8, lanes)))
     if place.segment.cta is None:
         warp.machine.stop(
             "MBAR-01", f"{warp.thread_name(lane)}: an mbarrier in {place.segment.name}", op
@@ -54,13 +54,14 @@ def find_barrier(
     own: bool = False,
     rule: str = "MBAR-10",
 ) -> Mbarrier:
-    """The live object that a lane names.
+    """The live object that a lane names and uses now.
 
     Args:
         own: it must be of the lane's own CTA: waits, init, inval.
         rule: broken where there is none.
     """
     place = place_of_barrier(warp, op, space, address, lane)
+    warp.machine.accesses.visit(warp, op, place)
     offset = int(place.offsets[0])
     if own and place.segment.cta is not warp.cta:
         warp.machine.stop(

@@ -140,7 +140,7 @@ class _Box:
         self.size = self.map.element_bytes
         lanes, ends = np.array([lane]), (address, address + self.moved.room_bytes - 1)
         places = [
-            next(iter(self.machine.accesses.places(warp, op, space, np.array([end]), 1, lanes)))
+            next(iter(self.machine.accesses.targets(warp, op, space, np.array([end]), 1, lanes)))
             for end in ends
         ]
         repeat = self.map.mode.repeat_bytes
@@ -167,7 +167,7 @@ class _Box:
         segments = []
         for end in (first, last):
             at = np.array([end], np.int64)
-            place = next(iter(accesses.places(self.warp, self.op, "global", at, 1, lanes)))
+            place = next(iter(accesses.targets(self.warp, self.op, "global", at, 1, lanes)))
             segments.append(place.segment)
         if segments[0] is not segments[1]:
             self.machine.stop(
@@ -197,9 +197,10 @@ class _Box:
 
     def write_shared(self, event: AsyncEvent, cta: Cta, elements: Array) -> None:
         """The elements into one CTA's shared memory."""
-        at = self._shared_bytes()
-        self.machine.accesses.note_write(event, cta.shared, at)
-        cta.shared.view(self.size)[self.in_shared // self.size] = elements
+        view, places = cta.shared.view(self.size), self.in_shared // self.size
+        silent = np.array_equal(view[places], elements)
+        self.machine.accesses.note_write(event, cta.shared, self._shared_bytes(), silent=silent)
+        view[places] = elements
 
     def load(self, space: str, barrier: int, ranks: int | None, *, pairs: bool) -> None:
         """Begin a load: one operation for each target."""
@@ -302,10 +303,17 @@ class _Box:
         def write() -> None:
             inside = self.moved.inside
             if inside.any():
-                self.machine.accesses.note_write(writing, self.tensor, self._global_bytes())
                 at = (self.moved.in_global[inside] + self.start) // self.size
                 view, new = self.tensor.view(self.size), elements[0][inside]
-                view[at] = function(view[at], new) if function is not None else new
+                if function is not None:
+                    new = function(view[at], new)
+                self.machine.accesses.note_write(
+                    writing,
+                    self.tensor,
+                    self._global_bytes(),
+                    silent=np.array_equal(view[at], new),
+                )
+                view[at] = new
             copy.is_done()
 
         reader = Operation(self.machine, reading, [read], [self.warp.cta])
