@@ -10,7 +10,8 @@ A mutant is the kernel's own text with a few statements replaced in their line, 
 their numbers. Where an operand is changed, the instruction gets a scope of its own with a register `mutant`.
 
     mutants_barrier.py   waits, arrivals, bytes, counts, parities, initialisation
-    mutants_order.py     fences, meetings, bulk groups, wgmma groups, TMEM
+    mutants_order.py     fences, meetings, bulk groups, wgmma groups
+    mutants_held.py      TMEM, registers
     mutants_who.py       leaders, ranks, masks, who signals whom, exits
     mutants_clc.py       requests, answers, declines
 """
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tilewright.ptx.flow import Op
     from tilewright.ptx.nodes import Instruction, Operand, Statement
 
-FAMILIES = ("mutants_barrier", "mutants_order", "mutants_who", "mutants_clc")
+FAMILIES = ("mutants_barrier", "mutants_order", "mutants_held", "mutants_who", "mutants_clc")
 
 DEPENDENT = (
     "cp.async", "cp.reduce.async", "wgmma.mma_async", "tcgen05.mma", "tcgen05.cp", "tcgen05.ld",

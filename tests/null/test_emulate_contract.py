@@ -1,4 +1,4 @@
-"""What the manual asks of setmaxnreg, of the scopes of mbarriers and of allocations of a pair, on small kernels.
+"""What the manual asks of setmaxnreg, of the scopes of mbarriers and of allocations of a pair; who comes last.
 
 Counts of setmaxnreg are those of CUTLASS' warp-specialised kernels: 384 threads, one CTA an SM, hence 168 registers
 a thread; the producers keep 40, the two groups of consumers get 232, which is all there is.
@@ -6,12 +6,15 @@ a thread; the producers keep 40, the two groups of consumers get 232, which is a
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
 from ptx_lines import kernel, run
 from tilewright.emulate import prepare
 from tilewright.emulate.explore import Explorer
+from tilewright.emulate.schedule import OPERATIONS, DelayStrategy, late_comers, strategy_for
 
 OUT = np.zeros(8, np.uint32)
 
@@ -158,3 +161,28 @@ def test_a_pair_knows_that_both_run_before_it_allocates(
 ) -> None:
     report = run(kernel(ALLOCATE.format(meet=meet), cluster=2), OUT, grid=2, check=False)
     assert {(each.rule, each.severity) for each in report.findings} == found
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    name: tuple[int, int, int, int]
+
+
+def test_whoever_is_late_acts_when_nobody_else_can() -> None:
+    first, second, copy = (Named((0, 0, 0, 0)), Named((0, 1, 0, 0)), Named((0, OPERATIONS, 7, 0)))
+    for late, place, value in ((second, 1, 1), (copy, 1, OPERATIONS)):
+        strategy = DelayStrategy(3, place, value)
+        agents = [first, second, copy]
+        picked = {agents[strategy.pick(agents)] for _ in range(50)}
+        assert picked == {*agents} - {late}
+        assert strategy.pick([late, late]) in {0, 1}
+
+
+def test_seeds_let_everybody_be_late_once() -> None:
+    """Seeds 3, 7, 11, …: each CTA of two, the copies, each warp of three."""
+    strategies = [strategy_for(3 + 4 * turn, ranks=2, warps=3) for turn in range(6)]
+    late = [(s.place, s.value) for s in strategies if isinstance(s, DelayStrategy)]
+    assert late == [(1, 0), (1, 1), (1, OPERATIONS), (2, 0), (2, 1), (2, 2)]
+    assert late_comers(1, 1) == [(1, OPERATIONS)]
