@@ -141,7 +141,9 @@ OUTSIDE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize(
+    "name", OUTSIDE, ids=["above", "absolute", "this file", "a link", "a way back up"]
+)
 async def test_no_file_outside(client: Client, name: str) -> None:
     """Everything that names a file: the kernel, a plan, a launch file, the arrays' files; links too."""
     where = "outside the folders allowed"
