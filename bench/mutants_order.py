@@ -95,13 +95,11 @@ def drop_fence(subject: Subject) -> Iterator[Break]:
     breaks="race: a fence on the wrong side of the signal, the wait or the stores orders nothing",
 )  # fmt: skip
 def move_fence(subject: Subject) -> Iterator[Break]:
-    """A fence behind the signal that it should precede, before the wait that it should follow, or before the stores.
-
-    A proxy fence is not moved behind a meeting: the thread that issues the copy executes it there, and a fence
-    anywhere on the way from the stores to the copy will do (PTX ISA, proxy-preserved base causality order).
-    """
+    """A fence behind the signal that it should precede, or before the wait or the stores that it should follow."""
     for op, side, _ in needed_fences(subject):
         if op.is_a("fence.proxy.async"):
+            # Not behind the meeting: the thread that issues the copy would execute it there, and a fence anywhere on
+            # the way from the stores to the copy will do (PTX ISA, proxy-preserved base causality order).
             store = _first_store(subject, op)
             if store is not None:
                 edits = subject.drop(op) + subject.before(store, print_statement(op.node))
