@@ -1,6 +1,6 @@
 """The tables of docs/emulate_peers.md: what ran in the emulator, and every finding by rule and language.
 
-    python bench/write_emulated_peers.py [SCHEDULES]     # 4 unless given; some minutes each
+    python bench/write_emulated_peers.py [SCHEDULES]     # 2 unless given, as the test; some minutes each
 
 Keeps what stands around the tables, and marks findings that are not explained yet. Needs the dependency group `peers`.
 """
@@ -51,4 +51,4 @@ def run(folder: Path, name: str, seed: int, *, elects_first: bool) -> set[Warned
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 4)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2)

@@ -356,8 +356,11 @@ def _commit_to(warp: Warp, lane: int, place: Op, thread: Thread, cta: Cta, offse
     number = thread.issued
 
     def arrive() -> None:
-        if cta.has_exited:
-            warp.machine.stop("TC-18", f"{event.who()} arrives at {cta.who}, which has left", place)
+        if cta.has_exited:  # nobody is left to be told: the arrival is lost
+            warp.machine.report(
+                "TC-18", f"{event.who()} arrives at {cta.who}, which has left", place
+            )
+            return
         barrier = barrier_at(warp, place, cta.shared, offset, "MBAR-10", event.who())
         # What the thread had seen to be over when it issued is over before its own instructions are.
         over = Clock({}, event.issued[SEEN].marks)
