@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from emulated_peers import DOC, RAN_HEADER, render_row
 from peer_cases import LANE_0_RELEASES, make
-from peer_kernels import Warned, compile_peers, render_sections
+from peer_kernels import SECTION, Warned, compile_peers, render_sections
 
 
 def main(schedules: int) -> None:
@@ -35,7 +35,8 @@ def main(schedules: int) -> None:
     doc = DOC.read_text(encoding="utf-8")
     head, _, rest = doc.partition(RAN_HEADER)
     _, _, rest = rest.partition("\n\n")
-    between, _, _ = rest.partition("\n## ")
+    section = SECTION.search(rest)
+    between = rest[: section.start()] if section is not None else rest
     text = f"{head}{RAN_HEADER}{''.join(rows)}\n{between.rstrip()}\n{render_sections(found, doc)}"
     DOC.write_text(text, encoding="utf-8")
     print(f"{len(rows)} kernels, {len(found)} findings")
