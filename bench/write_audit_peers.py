@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from peer_kernels import DOC, SECTION, audit_peer, compile_peers, warnings_of
+from peer_kernels import DOC, audit_peer, compile_peers, render_sections, warnings_of
 
 
 def main() -> None:
@@ -21,27 +21,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         kernels = compile_peers(Path(folder))
     found = warnings_of({name: audit_peer(name, ptx) for name, ptx in kernels.items()})
-    groups: dict[tuple[str, str], dict[str, list[int]]] = {}
-    for name, rule, line in found:
-        of_kernel = groups.setdefault((rule, name.partition("_")[0]), {})
-        of_kernel.setdefault(name, []).append(line)
     doc = DOC.read_text(encoding="utf-8")
-    reasons = {(rule, language): reason for rule, language, reason, _ in SECTION.findall(doc)}
     head, _, _ = doc.partition("\n## ")
-    parts = [head.rstrip() + "\n"]
-    for (rule, language), by_kernel in sorted(groups.items()):
-        reason = reasons.get((rule, language), "NOT EXPLAINED YET")
-        rows = [
-            f"| {name} | {', '.join(map(str, lines))} |"
-            for name, lines in sorted(by_kernel.items())
-        ]
-        parts += [
-            f"\n## {rule} in {language}\n\n{reason}\n\n| kernel | lines |\n|---|---|\n",
-            "\n".join(rows),
-            "\n",
-        ]
-    DOC.write_text("".join(parts), encoding="utf-8")
-    print(f"{len(kernels)} kernels, {len(found)} findings in {len(groups)} groups")
+    DOC.write_text(f"{head.rstrip()}\n{render_sections(found, doc)}", encoding="utf-8")
+    print(f"{len(kernels)} kernels, {len(found)} findings")
 
 
 if __name__ == "__main__":

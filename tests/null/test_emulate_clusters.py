@@ -1,4 +1,4 @@
-"""What a thread may compute of a peer's memory, and when a CTA that others write into may leave."""
+"""Waiting for others, as quack's kernels do: addresses in peers, what peers send, flags in memory, parted warps at a barrier."""
 
 from __future__ import annotations
 
@@ -69,3 +69,50 @@ def test_a_cta_that_leaves_before_what_peers_send_is_found() -> None:
     text = kernel(SENT.format(bytes=16, wait=""), cluster=2)
     for seed in range(6):
         assert "CLU-02" in found(text, np.zeros(32, np.uint32), seed=seed)
+
+
+HANDED_ON = """
+    shr.u32 %r1, t, 5; and.b32 %r2, t, 31; setp.ne.u32 %p0, %r2, 0; @%p0 bra OVER;
+    setp.eq.u32 %p1, %r1, 0; @%p1 bra GIVE;
+    LOOK: ld.acquire.gpu.global.u32 %r3, [%d0]; setp.ne.u32 %p2, %r3, %r1; @%p2 bra LOOK;
+    GIVE: add.u32 %r4, %r1, 1; st.release.gpu.global.u32 [%d0], %r4;
+    OVER: """
+
+
+def test_no_schedule_starves_whom_a_loop_waits_for() -> None:
+    """Each warp looks at a word until the one before it has stored its number, as the turns of a split K do."""
+    for seed in range(12):
+        word = np.zeros(1, np.uint32)
+        (outcome,) = run(kernel(HANDED_ON, threads=128), word, seed=seed, check=False).outcomes
+        assert [finding.message for finding in outcome.findings] == []
+        assert word[0] == 4
+
+
+PARTED = """
+    .shared .align 4 .b32 s[32]; mov.u32 %r0, t; mov.u32 %r1, s; and.b32 %r2, t, 31; mad.lo.u32 %r3, %r2, 4, %r1;
+    setp.gt.u32 %p0, t, 31; @%p0 bra SECOND; setp.eq.u32 %p1, t, 0; @%p1 bra LANE_0;
+    barrier.sync 1, 64; bra READ; LANE_0: barrier.sync 1, 64;
+    READ: ld.shared.u32 %r0, [%r3]; bra END;
+    SECOND: st.shared.u32 [%r3], t; barrier.sync 1, 64;
+    END: mul.wide.u32 %d4, t, 4; add.u64 %d4, %d4, %d0; st.global.u32 [%d4], %r0;"""
+
+
+def test_a_parted_warp_arrives_once_all_its_threads_have_come() -> None:
+    # PTX ISA, bar: "... to wait for all non-exited threads from its warp and marks warps' arrival at barrier".
+    for seed in range(6):
+        data = np.zeros(64, np.uint32)
+        assert found_alone(kernel(PARTED, threads=64), data, seed=seed) == []
+        assert data.tolist() == [*range(32, 64), *range(32, 64)]
+
+
+def test_a_thread_that_comes_again_before_its_warp_is_there() -> None:
+    body = """.shared .align 4 .b32 s[1]; setp.eq.u32 %p0, t, 0; @%p0 bra LANE_0;
+    barrier.arrive 1, 64; barrier.arrive 1, 64; st.volatile.shared.u32 [s], 1; bra END;
+    LANE_0: ld.volatile.shared.u32 %r1, [s]; setp.ne.u32 %p1, %r1, 1; @%p1 bra LANE_0;
+    barrier.sync 1, 64; END:"""
+    assert found_alone(kernel(body, 0), seed=0) == ["BAR-01"]
+
+
+def found_alone(text: str, *args: np.ndarray, seed: int) -> list[str]:
+    (outcome,) = run(text, *args, seed=seed, check=False).outcomes
+    return [finding.rule for finding in outcome.findings]

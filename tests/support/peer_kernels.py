@@ -19,29 +19,33 @@ from tilewright.audit.kernel import Options
 from tilewright.ptx import parse_ptx
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tilewright.audit import Report
 
 SOURCES = Path(__file__).parents[1] / "toolkit" / "peers"
 DOC = Path(__file__).parents[2] / "docs" / "audit_peers.md"
 PACKAGES = ("triton", "quack")
-SCRIPTS: tuple[tuple[str, dict[str, str]], ...] = (
+Script = tuple[str, dict[str, str]]
+"""A file of `SOURCES`, and its environment."""
+SCRIPTS: tuple[Script, ...] = (
     ("quack_kernels.py", {"CUTE_DSL_ARCH": "sm_90a"}),
     ("quack_kernels.py", {"CUTE_DSL_ARCH": "sm_100a"}),
     ("triton_kernels.py", {}),
     ("gluon_kernels.py", {}),
 )
+SCALED = (("scaled_kernels.py", {"CUTE_DSL_ARCH": "sm_100a"}),)
+"""Block-scaled products, which the emulator leaves out."""
 SECONDS_MAX = 300
 
 Warned = tuple[str, str, int]
 """Kernel, rule and line of a finding."""
 
 
-def compile_peers(folder: Path) -> dict[str, str]:
-    """The PTX of every kernel by name; two compilers at a time."""
+def compile_peers(folder: Path, scripts: Sequence[Script] = SCRIPTS) -> dict[str, str]:
+    """The PTX of every kernel by name, with its launch beside it in the folder; two compilers at a time."""
 
-    def run(script: tuple[str, dict[str, str]]) -> None:
+    def run(script: Script) -> None:
         name, more = script
         environment = os.environ | {
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -55,7 +59,7 @@ def compile_peers(folder: Path) -> dict[str, str]:
         assert done.returncode == 0, done.stderr[-3000:]
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(run, SCRIPTS))
+        list(pool.map(run, scripts))
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.ptx"))}
 
 
@@ -77,6 +81,24 @@ def warnings_of(reports: dict[str, Report]) -> list[Warned]:
 
 
 SECTION = re.compile(r"^## (\S+) in (\S+)\n\n(.+?)\n\n\| kernel \| lines \|\n\|---\|---\|\n((?:\|[^\n]*\n)*)", re.DOTALL | re.MULTILINE)  # fmt: skip
+
+
+def render_sections(found: Iterable[Warned], doc: str) -> str:
+    """A section for each rule and language, with the reason that the document gave it before."""
+    groups: dict[tuple[str, str], dict[str, set[int]]] = {}
+    for name, rule, line in found:
+        of_kernel = groups.setdefault((rule, name.partition("_")[0]), {})
+        of_kernel.setdefault(name, set()).add(line)
+    reasons = {(rule, language): reason for rule, language, reason, _ in SECTION.findall(doc)}
+    parts = []
+    for (rule, language), by_kernel in sorted(groups.items()):
+        reason = reasons.get((rule, language), "NOT EXPLAINED YET")
+        parts.append(f"\n## {rule} in {language}\n\n{reason}\n\n| kernel | lines |\n|---|---|\n")
+        parts += [
+            f"| {name} | {', '.join(map(str, sorted(lines)))} |\n"
+            for name, lines in sorted(by_kernel.items())
+        ]
+    return "".join(parts)
 
 
 def explained(doc: str) -> Iterator[tuple[Warned, str]]:

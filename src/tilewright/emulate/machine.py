@@ -273,6 +273,8 @@ class Machine:
                 break
             self.steps += 1
             if self.version != self._seen_version:
+                if self._disturbed_at == self._seen_version:
+                    self.strategy.only_look(over=True)
                 self._seen_version, self._quiet_since = self.version, self.steps
             elif self.steps - self._quiet_since > self.options.quiet_steps:
                 self._disturb()
@@ -326,7 +328,7 @@ class Machine:
         return bool(self.agents)
 
     def _disturb(self) -> None:
-        """Those who act only look and change nothing: let parked lanes go, which may be waited for."""
+        """Those who act only look and change nothing: let parked lanes go, then whom the strategy leaves out."""
         self._quiet_since = self.steps
         parked = next((g for g in self.groups() if g.parked is not None), None)
         if parked is not None:
@@ -335,6 +337,7 @@ class Machine:
             self._endless()
         else:
             self._disturbed_at = self.version
+            self.strategy.only_look()
 
     def _endless(self) -> None:
         group = next((g for g in self.groups() if g.wait is None), None)

@@ -23,6 +23,7 @@ class NamedBarrier(Condition):
         expected: threads of this generation, a multiple of 32; None while nobody has come.
         whole: it expects every thread of the CTA (no count was given).
         generation: how often it has completed.
+        partial: of warps whose threads are not all there, the lanes that are.
     """
 
     __slots__ = (
@@ -34,6 +35,7 @@ class NamedBarrier(Condition):
         "generation",
         "index",
         "opened",
+        "partial",
         "result",
         "whole",
     )
@@ -51,6 +53,7 @@ class NamedBarrier(Condition):
         self.expected: int | None = None
         self.whole = False
         self.count = 0
+        self.partial: dict[Warp, Array] = {}
         self.clock: Published = NOTHING
         self.result: list[tuple[int, int]] = []  # threads, and those whose predicate holds
 
@@ -79,9 +82,11 @@ class NamedBarrier(Condition):
             )
         if self.expected is None:
             self.expected, self.whole, self.first_op = wanted, threads is None, op
-        # A warp counts whole, whichever of its lanes come: PTX ISA, bar.
         count = int(np.count_nonzero(lanes))
-        self.count += count if self.whole else -(-count // 32) * 32
+        if self.whole:
+            self.count += count
+        else:
+            self._count_warp(warp, lanes, op)
         where = True if lanes.all() else lanes
         self.clock = join_levels(self.clock, warp.clocks.publish(where))
         self.result.append((count, holding))
@@ -100,9 +105,30 @@ class NamedBarrier(Condition):
             )
         return generation
 
+    def _count_warp(self, warp: Warp, lanes: Array, op: Op) -> None:
+        """A warp arrives, as 32 threads, once all of its threads are there that have not left: PTX ISA, bar."""
+        here = self.partial.pop(warp, None)
+        if here is not None:
+            if (here & lanes).any():
+                self.cta.machine.stop(
+                    "BAR-01",
+                    f"{warp.who} {lanes_text(here & lanes)}: at barrier {self.index} of {self.cta.who} again, "
+                    "before the others of the warp have come",
+                    op,
+                )
+            lanes = here | lanes
+        if (lanes | ~warp.alive).all():
+            self.count += len(lanes)
+        else:
+            self.partial[warp] = lanes.copy()
+
     def lanes_left(self) -> None:
         """Threads of the CTA have gone: those that are left may be all that is waited for."""
-        if self.count and self.whole:
+        for warp, lanes in list(self.partial.items()):
+            if (lanes | ~warp.alive).all():
+                del self.partial[warp]
+                self.count += len(lanes)
+        if self.count:
             self._settle()
 
     def _settle(self) -> None:

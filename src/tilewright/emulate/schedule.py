@@ -5,6 +5,7 @@
     pct           priorities drawn at first, lowered at a few steps: finds rare orders (Burckhardt et al., 2010)
     delay         one CTA of each cluster, one warp of each CTA, or what runs by itself acts only when nobody else can:
                   whoever waits for it really has to
+                  (neither starves whom a loop that looks at memory waits for: `only_look`)
     replay        the decisions of an earlier run as far as they go, then everybody in turn
 
 A decision is a number below the number of choices: which agent acts, whether a bounded wait gives up at once,
@@ -55,6 +56,12 @@ class Strategy:
 
     def end(self) -> None:
         """The agent that was picked has acted."""
+
+    def only_look(self, *, over: bool = False) -> None:
+        """Whoever is picked has changed nothing for long, as a loop that waits for what others store; then that is over.
+
+        Warps of a GPU get their turn, so a strategy that leaves some out lets them come.
+        """
 
     def pick(self, agents: Sequence[Agent]) -> int:
         """The place of the agent that acts next."""
@@ -108,15 +115,29 @@ class PctStrategy(RandomStrategy):
         self._priorities: dict[Name, float] = {}
         self._changes = {self.random.randrange(length) for _ in range(depth)}
         self._lowest = 0.0
+        self._last: Name | None = None
+        self._all_come = False
+
+    def only_look(self, *, over: bool = False) -> None:
+        """Whoever looked comes last from now on, and everybody by chance until somebody changes something."""
+        self._all_come = not over
+        if not over and self._last is not None:
+            self._lower(self._last)
+
+    def _lower(self, name: Name) -> None:
+        self._lowest -= 1.0
+        self._priorities[name] = self._lowest
 
     def _choose(self, agents: Sequence[Agent]) -> int:
+        if self._all_come:
+            return self.random.randrange(len(agents))
         for agent in agents:
             if agent.name not in self._priorities:
                 self._priorities[agent.name] = self.random.random()
         best = max(range(len(agents)), key=lambda i: self._priorities[agents[i].name])
+        self._last = agents[best].name
         if len(self.picks) in self._changes:
-            self._lowest -= 1.0
-            self._priorities[agents[best].name] = self._lowest
+            self._lower(self._last)
         return best
 
 
@@ -129,10 +150,17 @@ class DelayStrategy(RandomStrategy):
 
     def __init__(self, seed: int, place: int, value: int) -> None:
         super().__init__(seed)
-        self.place, self.value = place, value
+        self.place: int | None = place
+        self.value = value
+
+    def only_look(self, *, over: bool = False) -> None:
+        """The others wait for those: they come like any."""
+        if not over:
+            self.place = None
 
     def _choose(self, agents: Sequence[Agent]) -> int:
-        others = [i for i, agent in enumerate(agents) if agent.name[self.place] != self.value]
+        place, value = self.place, self.value
+        others = [i for i, each in enumerate(agents) if place is None or each.name[place] != value]
         return self.random.choice(others or range(len(agents)))
 
 

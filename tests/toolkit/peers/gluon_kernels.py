@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
     tma,
 )
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
-from written import write
+from written import of_triton, write
 
 
 @gluon.jit
@@ -227,9 +227,9 @@ def emit(name, kernel, signature, constants, sm, ctas=1, **options):
     target = GPUTarget("cuda", sm, 32)
     write(
         f"gluon_{name}_sm_{sm}_c{ctas}",
-        lambda: triton.compile(source, target=target, options={"num_ctas": ctas} | options).asm[
-            "ptx"
-        ],
+        lambda: of_triton(
+            triton.compile(source, target=target, options={"num_ctas": ctas} | options)
+        ),
     )
 
 

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from written import write
+from written import of_triton, write
 
 
 @triton.jit
@@ -123,7 +123,7 @@ def compiled(kernel, signature, constants, capability, ctas=1, **options):
     constexprs = dict.fromkeys(constants, "constexpr")
     source = ASTSource(fn=kernel, signature=signature | constexprs, constexprs=constants)
     target = GPUTarget("cuda", capability, 32)
-    return triton.compile(source, target=target, options={"num_ctas": ctas} | options).asm["ptx"]
+    return of_triton(triton.compile(source, target=target, options={"num_ctas": ctas} | options))
 
 
 def tile(rows, columns):
@@ -166,7 +166,7 @@ for sm in (90, 100):
     )
     for specialize, flatten in ((False, True), (True, False), (True, True)):
         way = ("_specialized" if specialize else "") + ("_flat" if flatten else "")
-        constants = SIZES | {"CTAS": 132, "SPECIALIZE": specialize, "FLATTEN": flatten}
+        constants = SIZES | {"CTAS": 3, "SPECIALIZE": specialize, "FLATTEN": flatten}
         emit(f"persistent{way}", matmul_persistent, TILES | SHAPE, constants, num_warps=warps)
     for specialize in (False, True):
         constants = {"BM": 128, "BN": 64, "D": 128, "SPECIALIZE": specialize}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tilewright.emulate.clocks import BEFORE, EMPTY, LEVELS, LOOSE, SEEN, TENSOR, Clock, with_mark
+from tilewright.emulate.cluster import LEAVES
 from tilewright.emulate.descriptors import decode_instruction, decode_tcgen05_matrix
 from tilewright.emulate.faults import Fault
 from tilewright.emulate.instructions import instruction
@@ -364,7 +365,10 @@ def _commit_to(warp: Warp, lane: int, place: Op, thread: Thread, cta: Cta, offse
     number = thread.issued
 
     def arrive() -> None:
-        cta.check_there("TC-18", f"{event.who()} arrives at", place)
+        if cta.has_exited:  # nobody is left to be told: the arrival is lost
+            message = f"{event.who()} arrives at {cta.who}, which has left"
+            warp.machine.report("TC-18", message, place, cta.left_at, LEAVES)
+            return
         barrier = barrier_at(warp, place, cta.shared, offset, "MBAR-10", event.who())
         # What the thread had seen to be over when it issued is over before its own instructions are.
         over = Clock({}, event.issued[SEEN].marks)
