@@ -12,7 +12,6 @@ from ptx_lines import kernel, run
 from tilewright.emulate import Buffers, CheckFailed, NotModelled, Options, Outcome, launch, prepare
 from tilewright.emulate.explore import Explorer
 from tilewright.emulate.instructions import load_instructions
-from tilewright.emulate.schedule import strategy_for
 from tilewright.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def test_one_lane_is_elected_and_which_is_the_seed_s_choice() -> None:
         assert data.sum() == 1
         chosen.add(int(np.argmax(data)))
         ready = prepare(kernel(body + STORE), grid=1, args=[data])
-        ready.run(strategy_for(seed, 1, 1), Options(elects_first=True))
+        ready.run(ready.strategy(seed), Options(elects_first=True))
         assert data[0] == data.sum() == 1
     assert len(chosen) > 1
 

@@ -19,7 +19,6 @@ from host_tensor_map import address_in, read_host_map
 from tilewright.emulate import Buffers, Options, prepare
 from tilewright.emulate.explore import vary
 from tilewright.emulate.numbers import decode, encode
-from tilewright.emulate.schedule import strategy_for
 from tilewright.emulate.tensor_map import MAP_BYTES, TensorMap
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class Peer:
             elects_first=elects_first,
             findings_max=1_000_000,
         )
-        return self.launch.run(strategy_for(seed, ranks), options)
+        return self.launch.run(self.launch.strategy(seed), options)
 
     def check(self) -> None:
         """Raises AssertionError with the elements that differ."""

@@ -15,7 +15,6 @@ from tilewright.device import load
 from tilewright.draft import Options
 from tilewright.emulate import Buffers, prepare
 from tilewright.emulate.machine import Options as Run
-from tilewright.emulate.schedule import strategy_for
 from tilewright.kernels.harness import TIMELINE, HarnessConfig, assemble, pack_arguments
 from tilewright.problem import Gemm
 from tilewright.report.trace import problems
@@ -121,7 +120,7 @@ def kept(
         buffers=buffers,
     )
     outcome = ready.run(
-        strategy_for(seed, size, config.threads // 32),
+        ready.strategy(seed),
         Run(resident=resident, decline_at=frozenset({3})),
     )
     assert outcome.verdict == "pass", outcome.findings
