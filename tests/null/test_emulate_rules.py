@@ -137,6 +137,22 @@ def test_the_clean_twin_passes(pair: str) -> None:
     assert broken == set()
 
 
+@pytest.mark.parametrize("pair", ["C5", "C8", "C13", "C14", "C24", "CLU-01", "CLU-02"])
+def test_the_clean_twin_passes_a_thousand_schedules(pair: str) -> None:
+    """Of the public bug reports, and of shared memory that a peer touches before its CTA started or after it left."""
+    report = explorer_of(f"{pair}_ok").explore(1000)
+    assert (report.verdict, len(report.outcomes)) == ("pass", 1000)
+    assert not [found for found in report.findings if found.severity == "error"]
+
+
+def test_a_declined_answer_is_told_with_its_request() -> None:
+    lines = text_of("C24_bad").splitlines()
+    (found,) = (each for each in explorer_of("C24_bad").run(0).errors if each.rule == "CLC-07")
+    assert "get_first_ctaid" in lines[found.span.line - 1]
+    assert found.other is not None
+    assert "try_cancel" in lines[found.other.line - 1]
+
+
 @pytest.mark.parametrize("name", HANGS)
 def test_a_grant_behind_a_decline_hangs_the_pipelined_loop(name: str) -> None:
     """Found by the emulator in a kernel that the catalogue calls clean. Two requests are in flight; the first

@@ -47,11 +47,13 @@ class Requests:
         made: requests decided so far.
         taken: cancelled clusters, and the request that did.
         used: cancelled clusters whose coordinates some thread has asked for.
+        declined: of each cluster that was declined one, its last such request.
     """
 
     made: int = 0
     taken: dict[int, Op] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
+    declined: dict[int, Op] = field(default_factory=dict)
 
 
 def requests_of(machine: Machine) -> Requests:
@@ -164,6 +166,7 @@ class _Request:
             words[1] = GRANTED | z << 16
         else:
             self.ask.declined = True
+            requests.declined[self.targets[0].cluster.index] = self.op
             words[0], words[1] = POISON, DECLINED
         for delivery in self.deliveries:
             delivery.start()
@@ -234,6 +237,8 @@ def get_first_ctaid(op: Decoder) -> Run:
                 "CLC-07",
                 f"{warp.group.who} asks for the coordinates of an answer that was declined",
                 place,
+                requests_of(warp.machine).declined.get(warp.cta.cluster.index),
+                "requested here",
             )
         x, y = words[:, 0] & np.uint64(0xFFFFFFFF), words[:, 0] >> np.uint64(32)
         z = words[:, 1] >> np.uint64(16) & np.uint64(0xFFFF)

@@ -1,6 +1,6 @@
 """Peers' shared memory before they start and after they leave: CLU-01 and CLU-02 of the catalogue, one cluster each.
 
-The clean twins pass 1,000 schedules; the violating ones fail in every one, with both places and the way there.
+The violating ones fail in every schedule, with both places and the way there; test_emulate_rules.py runs the clean twins.
 """
 
 from __future__ import annotations
@@ -13,19 +13,11 @@ from emulated_rules import cluster_size
 from tilewright.emulate import prepare
 from tilewright.emulate.explore import Explorer
 
-SCHEDULES = 1000
-
 
 def explorer(name: str) -> Explorer:
     text = text_of(name)
     ctas = cluster_size(text)
     return Explorer(prepare(text, grid=ctas, args=[np.zeros(32 * ctas, np.uint32)]))
-
-
-@pytest.mark.parametrize("pair", ["CLU-01", "CLU-02"])
-def test_the_clean_twin_passes_a_thousand_schedules(pair: str) -> None:
-    report = explorer(f"{pair}_ok").explore(SCHEDULES)
-    assert (report.verdict, len(report.outcomes), report.findings) == ("pass", SCHEDULES, [])
 
 
 def line_of(text: str, words: str, place: int = 0) -> int:
