@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 
 from tilewright.emulate.faults import Fault, NotEmulated
 from tilewright.emulate.swizzle import SWIZZLES
-from tilewright.emulate.tensor_map import MAP_BYTES, TensorMap, replace_field
+from tilewright.emulate.tensor_map import MAP_BYTES, TensorMap
+from tilewright.emulate.tensor_map_fields import replace_field
 from tilewright.errors import BadInput, UnknownName
 
 GOOD = TensorMap("bf16", 0x1000, (64, 100), (128,), (64, 8), swizzle="128B")

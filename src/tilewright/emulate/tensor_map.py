@@ -37,7 +37,7 @@ MAP_BYTES = 128
 MAP_ALIGNMENT = 64
 SHARED_ALIGNMENT = 128
 """Bytes; of a box in shared memory. Source: CUDA C++ Programming Guide, "TMA"; seen as a fault on an H200."""
-_MAGIC = b"TMAPEMU1"
+MAGIC = b"TMAPEMU1"
 _LAYOUT = struct.Struct("<8s5B3xQ5I4Q5H5B")
 """Magic; rank, element type, swizzle, fill, interleave; address; extents less one; strides; box; element strides."""
 
@@ -58,12 +58,7 @@ ELEMENT_BYTES = {
 }
 """Bytes of an element, in the order of CUtensorMapDataType."""
 
-_REPLACED_TYPES = (
-    "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32_ftz", "f64", "bf16", "tf32", "tf32_ftz",
-)  # fmt: skip
-"""Element types as `tensormap.replace` numbers them, which is not as the driver does."""
-
-_NAMES = tuple(ELEMENT_BYTES)
+NAMES = tuple(ELEMENT_BYTES)
 _MODES = tuple(SWIZZLES)
 FLOATS = frozenset({"f16", "f32", "f64", "bf16", "f32_ftz", "tf32", "tf32_ftz"})
 _OOB_NAN = {2: 0x7FF7, 4: 0x7FF77FF7, 8: 0x7FF77FF77FF77FF7}
@@ -210,9 +205,9 @@ class TensorMap:
         self.check()
         missing = 5 - self.rank
         packed = _LAYOUT.pack(
-            _MAGIC,
+            MAGIC,
             self.rank,
-            _NAMES.index(self.dtype),
+            NAMES.index(self.dtype),
             _MODES.index(self.swizzle),
             self.nan_fill,
             0,
@@ -237,7 +232,7 @@ class TensorMap:
         """
         fields = _LAYOUT.unpack(encoded[: _LAYOUT.size])
         magic, rank, dtype, swizzle, nan_fill, interleave, address = fields[:7]
-        if magic != _MAGIC:
+        if magic != MAGIC:
             raise Fault(
                 "TMA-11",
                 "these 128 bytes are no tensor map of the emulator: pass the bytes of TensorMap.encode(), "
@@ -249,7 +244,7 @@ class TensorMap:
         if not 1 <= rank <= 5:
             raise Fault("TMA-14", f"rank {rank} of a tensor map that TMA does not take", given=rank)
         found = cls(
-            _NAMES[dtype] if dtype < len(_NAMES) else f"number {dtype}",
+            NAMES[dtype] if dtype < len(NAMES) else f"number {dtype}",
             address,
             tuple(extent + 1 for extent in fields[7 : 7 + rank]),
             fields[12 : 11 + rank],
@@ -431,61 +426,6 @@ class TensorMap:
     def replaced(self, **changes: Any) -> TensorMap:
         """The map with some attributes changed, checked."""
         return replace(self, **changes).check()
-
-
-# Where a field lies in the 128 bytes, and its format; of each dimension for the last four.
-_FIELDS = {
-    "rank": (8, "<B"),
-    "elemtype": (9, "<B"),
-    "swizzle": (10, "<B"),
-    "fill_mode": (11, "<B"),
-    "interleave_layout": (12, "<B"),
-    "global_address": (16, "<Q"),
-    "global_dim": (24, "<I"),
-    "global_stride": (44, "<Q"),
-    "box_dim": (76, "<H"),
-    "element_stride": (86, "<B"),
-}
-
-
-def replace_field(encoded: bytes, field: str, value: int, ordinal: int = 0) -> bytes:
-    """128 bytes after `tensormap.replace`; zeros become a map field by field.
-
-    Args:
-        field: the instruction's word: "global_address", "rank", "box_dim", …
-        value: as the instruction gives it: the rank less one, numbers of PTX for the enumerations.
-        ordinal: the dimension.
-    Raises:
-        NotEmulated: a field or value that is not known here.
-    """
-    changed = bytearray(encoded)
-    changed[: len(_MAGIC)] = _MAGIC
-    if field == "rank":
-        value += 1
-    elif field == "global_dim":
-        value -= 1
-    elif field == "elemtype" and value < len(_REPLACED_TYPES):
-        value = _NAMES.index(_REPLACED_TYPES[value])
-    elif field in {"swizzle_mode", "swizzle_atomicity"}:
-        value = _replaced_swizzle(changed[_FIELDS["swizzle"][0]], field, value)
-        field = "swizzle"
-    if field not in _FIELDS:
-        raise NotEmulated(f"tensormap.replace of {field}")
-    offset, form = _FIELDS[field]
-    size = struct.calcsize(form)
-    struct.pack_into(form, changed, offset + ordinal * size, value & (1 << 8 * size) - 1)
-    return bytes(changed)
-
-
-def _replaced_swizzle(before: int, field: str, value: int) -> int:
-    """The swizzle's number after one of its two fields is replaced; only 128 bytes have other units than 16."""
-    if field == "swizzle_mode":
-        if value == 4:
-            raise NotEmulated("a swizzle of 96 bytes")
-        return before if value == 3 and before > 3 else value
-    if value == 2:
-        raise NotEmulated("a swizzle of 32-byte units with 8 bytes flipped")
-    return {0: min(before, 3), 1: 4, 3: 5}.get(value, value)
 
 
 def _within(what: str, value: int, low: int, high: int) -> None:

@@ -78,6 +78,7 @@ Meeting: TypeAlias = "int | str"
 
 MODULES = (
     "integer",
+    "bits",
     "floating",
     "special_functions",
     "convert",

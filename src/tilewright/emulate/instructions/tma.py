@@ -31,8 +31,8 @@ from tilewright.emulate.tensor_map import (
     MAP_BYTES,
     UNIT_BYTES,
     TensorMap,
-    replace_field,
 )
+from tilewright.emulate.tensor_map_fields import replace_field
 from tilewright.emulate.told import told
 from tilewright.ptx.nodes import Vector
 
