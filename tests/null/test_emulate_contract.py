@@ -186,3 +186,34 @@ def test_seeds_let_everybody_be_late_once() -> None:
     late = [(s.place, s.value) for s in strategies if isinstance(s, DelayStrategy)]
     assert late == [(1, 0), (1, 1), (1, OPERATIONS), (2, 0), (2, 1), (2, 2)]
     assert late_comers(1, 1) == [(1, OPERATIONS)]
+
+
+# --- griddepcontrol ---------------------------------------------------------------------------------------------------
+
+HANDED_ON = """
+.shared .align 8 .b64 known; setp.ne.u32 %p0, t, 0; @%p0 bra READY;
+mbarrier.init.shared::cta.b64 [known], 1;
+READY: bar.sync 0; @%p0 bra WAIT;
+griddepcontrol.wait; mbarrier.arrive.shared::cta.b64 _, [known];
+WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p1, [known], 0; @!%p1 bra WAIT;
+mad.wide.u32 %d8, t, 4, %d0; ld.global.u32 %r1, [%d8]; add.u32 %r1, %r1, 1; st.global.u32 [%d8], %r1;"""
+
+
+def test_what_the_prerequisite_grid_wrote_is_there_for_the_whole_grid() -> None:
+    """One thread waits for it and tells the others at CTA scope: enough, in the second CTA as in the first."""
+    data = np.zeros(64, np.uint32)
+    explorer = Explorer(prepare(kernel(HANDED_ON, threads=64), grid=1, args=[data]))
+    assert explorer.explore(8).findings == []
+    two = HANDED_ON.replace(
+        "mad.wide.u32 %d8, t",
+        "mov.u32 %r9, %ctaid.x; mad.lo.u32 %r9, %r9, 64, t; mad.wide.u32 %d8, %r9",
+    )
+    explorer = Explorer(prepare(kernel(two, threads=64), grid=2, args=[np.zeros(128, np.uint32)]))
+    assert explorer.explore(8).findings == []
+
+
+def test_nobody_reads_what_it_writes_before_the_wait() -> None:
+    early = HANDED_ON.replace("griddepcontrol.wait; mbarrier", "mbarrier") + "griddepcontrol.wait;"
+    data = np.zeros(64, np.uint32)
+    explorer = Explorer(prepare(kernel(early, threads=64), grid=1, args=[data]))
+    assert {found.rule for found in explorer.explore(2).findings} == {"PDL-01"}

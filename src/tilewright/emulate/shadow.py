@@ -289,9 +289,13 @@ class Shadow:
 
 
 def _crosses_ctas(old: AnyEvent, event: Event) -> bool:
-    """Whether what is read comes from beyond the CTA; the answer to a launch control request always does."""
-    answers = isinstance(old, AsyncEvent) and old.what == "CLC answer"
-    return answers or old.warp.cta is not event.warp.cta
+    """Whether what is read comes from beyond the CTA; the answer to a launch control request always does.
+
+    What the prerequisite grid wrote does not: griddepcontrol.wait makes it visible to the whole grid.
+    """
+    if isinstance(old, AsyncEvent) and (old.name or old.what == "CLC answer"):
+        return not old.name
+    return old.warp.cta is not event.warp.cta
 
 
 def _combinations(*columns: Array) -> set[tuple[int, ...]]:
