@@ -200,15 +200,27 @@ mad.wide.u32 %d8, t, 4, %d0; ld.global.u32 %r1, [%d8]; add.u32 %r1, %r1, 1; st.g
 
 
 def test_what_the_prerequisite_grid_wrote_is_there_for_the_whole_grid() -> None:
-    """One thread waits for it and tells the others at CTA scope: enough, in the second CTA as in the first."""
+    """One thread waits for it and tells the others at CTA scope, those of its peer too: enough, as one wait is for all."""
     data = np.zeros(64, np.uint32)
     explorer = Explorer(prepare(kernel(HANDED_ON, threads=64), grid=1, args=[data]))
     assert explorer.explore(8).findings == []
-    two = HANDED_ON.replace(
-        "mad.wide.u32 %d8, t",
-        "mov.u32 %r9, %ctaid.x; mad.lo.u32 %r9, %r9, 64, t; mad.wide.u32 %d8, %r9",
+    meets = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    two = (
+        HANDED_ON.replace("bar.sync 0;", meets)
+        .replace(
+            "griddepcontrol.wait; mbarrier.arrive.shared::cta.b64 _, [known];",
+            """mov.u32 %r9, %cluster_ctarank; setp.ne.u32 %p2, %r9, 0; @%p2 bra WAIT;
+            griddepcontrol.wait; mov.u32 %r8, known; mapa.shared::cluster.u32 %r8, %r8, 1;
+            mbarrier.arrive.shared::cluster.b64 _, [%r8]; mbarrier.arrive.shared::cta.b64 _, [known];""",
+        )
+        .replace(
+            "mad.wide.u32 %d8, t",
+            "mov.u32 %r9, %ctaid.x; mad.lo.u32 %r9, %r9, 64, t; mad.wide.u32 %d8, %r9",
+        )
+        + meets
     )
-    explorer = Explorer(prepare(kernel(two, threads=64), grid=2, args=[np.zeros(128, np.uint32)]))
+    text = kernel(two, threads=64, cluster=2)
+    explorer = Explorer(prepare(text, grid=2, args=[np.zeros(128, np.uint32)]))
     assert explorer.explore(8).findings == []
 
 
