@@ -149,23 +149,21 @@ def registers_walk(kernel: Kernel, slot: str, parity: str) -> bool:
 
 
 def _wraps_at(kernel: Kernel, op: Op) -> int | None:
-    for _ in range(STEPS_MAX):
-        if op.node.opcode.root == "selp" and len(op.operands) == 4:
-            return _defined(kernel, op.operands[3], op)
-        if op.node.opcode.root not in SAME:
-            return None
-        made = _defined(kernel, op.operands[1], op)
-        if made is None:
-            return None
-        op = kernel.flow.ops[made]
-    return None
+    choice = _behind_copies(kernel, op, "selp")
+    return _defined(kernel, choice.operands[3], choice) if choice is not None else None
 
 
 def _flips_at(kernel: Kernel, op: Op) -> int | None:
+    flip = _behind_copies(kernel, op, "xor")
+    step = _flip(kernel, flip) if flip is not None else None
+    return step[1] if step is not None and step[1] >= 0 else None
+
+
+def _behind_copies(kernel: Kernel, op: Op, root: str) -> Op | None:
+    """The instruction of this opcode whose result `op` is, or copies."""
     for _ in range(STEPS_MAX):
-        if op.node.opcode.root == "xor":
-            step = _flip(kernel, op)
-            return step[1] if step is not None and step[1] >= 0 else None
+        if op.node.opcode.root == root:
+            return op
         if op.node.opcode.root not in SAME:
             return None
         made = _defined(kernel, op.operands[1], op)
