@@ -11,7 +11,6 @@ from tilewright.emulate import numbers
 from tilewright.emulate.instructions import instruction
 from tilewright.emulate.instructions.floating import (
     DIRECTED,
-    bf16_to_f32,
     canonical,
     f32_to_bf16,
     f32_to_f16,
@@ -121,10 +120,8 @@ def _odd(values: Array) -> Array:
 
 def _widen(of: str) -> Callable[[Array], Array]:
     """A source as numbers that hold it exactly, 64-bit integers apart."""
-    if of == "f16":
-        return lambda a: a.view(np.float16).astype(np.float32)
-    if of == "bf16":
-        return bf16_to_f32
+    if of in {"f16", "bf16"}:
+        return partial(halves_to_f32, is_bf16=of == "bf16")
     if of in {"f32", "tf32"}:
         return lambda a: a.view(np.float32)
     if of == "f64":
