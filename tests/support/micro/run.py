@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,32 +14,11 @@ from tilewright.run.emulated import EmulatedGpu
 from tilewright.run.gpu import Gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from micro.case import Array, Case, TensorBox
+    from tilewright.run.unit import Unit
 
 
-class Device(Protocol):
-    """What `Gpu` and `EmulatedGpu` have in common."""
-
-    def load(self, cubin: bytes) -> Callable[[str], Any]: ...
-    def allow(self, kernel: Any, *, smem_bytes: int = 0, nonportable: bool = False) -> None: ...
-    def upload(self, values: Array) -> int: ...
-    def download(self, pointer: int, shape: tuple[int, ...], dtype: Any) -> Array: ...
-    def free(self, pointer: int) -> None: ...
-    def launch_packed(
-        self,
-        kernel: Any,
-        ctas: int,
-        threads: int,
-        argument: bytes,
-        *,
-        cluster: int,
-        smem_bytes: int,
-    ) -> None: ...
-
-
-def run_case(device: Device, case: Case, seed: int = 0) -> Array:
+def run_case(device: Unit, case: Case, seed: int = 0) -> Array:
     """One launch; the output.
 
     Raises:
@@ -68,7 +47,7 @@ def emulated(case: Case, seed: int = 0, schedule: int = 0, *, races: bool = True
         return run_case(device, case, seed)
 
 
-def encode_map(device: Device, box: TensorBox, address: int) -> bytes:
+def encode_map(device: Unit, box: TensorBox, address: int) -> bytes:
     """128 bytes of a tensor map: the driver's on a GPU, else the emulator's."""
     steps = box.steps or (1,) * len(box.dims)
     if not isinstance(device, Gpu):
