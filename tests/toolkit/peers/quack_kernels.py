@@ -5,19 +5,9 @@
 Compiled with fake tensors and no GPU, by the functions that quack itself compiles with.
 """
 
-import os
-import tempfile
+from quack_compiler import ARCH, BLACKWELL, compile_gemm
 
-ARCH = os.environ["CUTE_DSL_ARCH"]
-DUMP = tempfile.TemporaryDirectory()
-os.environ |= {
-    "CUDA_VISIBLE_DEVICES": "",
-    "CUTE_DSL_DUMP_DIR": DUMP.name,
-    "CUTE_DSL_KEEP_PTX": "1",  # else the PTX is gone when the compiler returns
-    "QUACK_ARCH": ARCH.rstrip("a"),
-    "QUACK_CACHE_ENABLED": "0",
-}
-
+# isort: split
 import launched
 
 if launched.COMPILER is not None:
@@ -27,17 +17,15 @@ if launched.COMPILER is not None:
 import torch
 from cutlass import BFloat16, Int32, Int64
 from quack.cross_entropy import CrossEntropy
-from quack.gemm import _compile_gemm, _split_k_buffers
+from quack.gemm import _split_k_buffers
 from quack.gemm_config import SplitKMode
 from quack.gemm_default_epi import GemmDefaultEpiMixin
 from quack.gemm_tvm_ffi_utils import make_scheduler_args, make_varlen_args
 from quack.rmsnorm import _compile_rmsnorm_bwd, _compile_rmsnorm_fwd
-from quack.rounding import RoundingMode
 from quack.softmax import Softmax
 from quack.topk import TopK
 from written import write
 
-BLACKWELL = ARCH == "sm_100a"
 RESIDENT_CLUSTERS = 2
 """What the launches are told: fewer than they have tiles, so that a cluster works on several."""
 
@@ -92,36 +80,15 @@ def gemm(name, tile, cluster, c=None, *, pingpong=False, dynamic=False, split_k=
     emit(
         f"gemm_{name}",
         f"{x}x{y}",
-        lambda: _compile_gemm(
+        lambda: compile_gemm(
             BFloat16,
             BFloat16,
             BFloat16,
             c,
-            a_major="k",
-            b_major="k",
-            d_major="n",
-            c_major=None if c is None else "n",
             tile_shape_mn=tile,
             cluster_shape_mnk=(x, y, 1),
             pingpong=pingpong,
-            persistent=True,
             is_dynamic_persistent=dynamic,
-            rowvec_dtype=None,
-            colvec_dtype=None,
-            colvec_ndim=0,
-            alpha_mode=0,
-            beta_mode=0,
-            add_to_output=False,
-            concat_layout=(),
-            varlen_m=False,
-            varlen_k=False,
-            gather_A=False,
-            use_tma_gather=False,
-            has_batch_idx_permute=False,
-            device_capacity=(10, 0) if BLACKWELL else (9, 0),
-            rounding_mode=RoundingMode.RN,
-            sr_seed_mode=0,
-            num_warps=None,
             split_k=split_k,
         ),
         call,

@@ -3,24 +3,13 @@
 CUTE_DSL_ARCH=sm_100a python scaled_kernels.py FOLDER [WORD]
 """
 
-import os
-import tempfile
+from quack_compiler import compile_gemm
 
-DUMP = tempfile.TemporaryDirectory()
-os.environ |= {
-    "CUDA_VISIBLE_DEVICES": "",
-    "CUTE_DSL_DUMP_DIR": DUMP.name,
-    "CUTE_DSL_KEEP_PTX": "1",  # else the PTX is gone when the compiler returns
-    "QUACK_ARCH": "sm_100",
-    "QUACK_CACHE_ENABLED": "0",
-}
-
+# isort: split
 # both packages read the environment when they are imported
 import triton
 import triton.language as tl
 from cutlass import BFloat16, Float8E4M3FN, Float8E8M0FNU
-from quack.gemm import _compile_gemm
-from quack.rounding import RoundingMode
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from written import of_triton, write
@@ -52,36 +41,12 @@ def scaled_of_triton():
 
 
 def scaled_of_quack():
-    compiled = _compile_gemm(
+    compiled = compile_gemm(
         Float8E4M3FN,
         Float8E4M3FN,
         BFloat16,
-        None,
-        a_major="k",
-        b_major="k",
-        d_major="n",
-        c_major=None,
         tile_shape_mn=(128, 128),
         cluster_shape_mnk=(1, 1, 1),
-        pingpong=False,
-        persistent=True,
-        is_dynamic_persistent=False,
-        rowvec_dtype=None,
-        colvec_dtype=None,
-        colvec_ndim=0,
-        alpha_mode=0,
-        beta_mode=0,
-        add_to_output=False,
-        concat_layout=(),
-        varlen_m=False,
-        varlen_k=False,
-        gather_A=False,
-        use_tma_gather=False,
-        has_batch_idx_permute=False,
-        device_capacity=(10, 0),
-        rounding_mode=RoundingMode.RN,
-        sr_seed_mode=0,
-        num_warps=None,
         sf_dtype=Float8E8M0FNU,
         sf_vec_size=32,
     )
